@@ -1,0 +1,88 @@
+"""The contract of an allocator: from what is known of each prompt to the number of rollouts it gets in this round.
+
+An allocator is plain numpy: it knows nothing of torch, TRL or processes. The trainer asks it once a round on rank 0 and
+broadcasts the counts; the simulator asks it in a loop.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass
+class AllocationState:
+    """What is known of the n prompts of a generation batch before a round.
+
+    Args:
+        successes, failures (float arrays of shape (n,)): scored outcomes in this batch so far.
+        prior_alpha, prior_beta (float arrays of shape (n,), or numbers): each prompt's Beta belief before this batch.
+        rollouts (int array of shape (n,), *optional*): rollouts spent in this batch so far. It exceeds successes +
+            failures by the rollouts that got no reward. Defaults to successes + failures.
+        prompt_ids (sequence of n `str`, *optional*): names that stay the same over epochs.
+        min_rollouts (`int`): every prompt ends the batch with at least this many rollouts.
+        max_rollouts (`int`, *optional*): and with at most this many.
+        multiple_of (`int`): every round's total must be a multiple of it (the number of processes).
+    """
+
+    successes: NDArray[Any]
+    failures: NDArray[Any]
+    prior_alpha: NDArray[Any] | float = 1.0
+    prior_beta: NDArray[Any] | float = 1.0
+    rollouts: NDArray[Any] | None = None
+    prompt_ids: Sequence[str] | None = None
+    min_rollouts: int = 0
+    max_rollouts: int | None = None
+    multiple_of: int = 1
+
+    def __post_init__(self) -> None:
+        self.successes = np.asarray(self.successes)
+        self.failures = np.asarray(self.failures)
+        n = self.successes.shape[0]
+        self.prior_alpha = np.broadcast_to(np.asarray(self.prior_alpha, dtype=np.float64), (n,))
+        self.prior_beta = np.broadcast_to(np.asarray(self.prior_beta, dtype=np.float64), (n,))
+        if self.rollouts is None:
+            self.rollouts = (self.successes + self.failures).astype(np.int64)
+
+    @property
+    def num_prompts(self) -> int:
+        return int(self.successes.shape[0])
+
+
+class Allocator(ABC):
+    """Decides how many rollouts each prompt of a generation batch gets next.
+
+    Subclasses implement `allocate`. An allocator that keeps state over steps also implements `state_dict` and
+    `load_state_dict`; the trainer stores it in the checkpoint.
+    """
+
+    name: str
+
+    def num_rounds(self, num_prompts: int, budget: int, rounds: int, min_rollouts: int) -> int:
+        """Rounds that this allocator wants for `budget` rollouts over `num_prompts` prompts, given the user's `rounds`."""
+        return rounds
+
+    @abstractmethod
+    def allocate(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> NDArray[np.int64]:
+        """Counts for the next round.
+
+        Returns an int64 array of shape (n,), each at least 0, whose sum is positive, at most `rollouts_left`, a
+        multiple of `state.multiple_of`, and equal to `rollouts_left` when `rounds_left` is 1. (`rollouts_left` itself
+        must be such a multiple.)
+        """
+
+    def expected_utility(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> float:
+        """Expected terminal utility, summed over prompts, of following this allocator from `state`; nan if unknown."""
+        return float("nan")
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-serialisable state that lives over steps."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
