@@ -1,0 +1,225 @@
+"""What the trainer refuses, and the numbers it shows when it does.
+
+Each check raises where going on would deadlock, or train on something other than what was asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import trl
+from numpy.typing import NDArray
+from trl import GRPOTrainer
+
+from .allocators import AllocationState
+
+NEWEST_TESTED_TRL = "1.16"
+_ROUND_METHODS = {
+    "_generate_and_score_completions": ["self", "inputs"],
+    "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
+}
+
+
+def warn_if_trl_changed(trainer: type = GRPOTrainer) -> None:
+    """Warn where the two methods that a round relies on do not take what they have taken since TRL 1.0."""
+    for name, expected in _ROUND_METHODS.items():
+        method = getattr(trainer, name, None)
+        found = list(inspect.signature(method).parameters) if method is not None else None
+        if found != expected:
+            warnings.warn(
+                f"TRL {trl.__version__} has {trainer.__name__}.{name}({', '.join(found or ['missing'])}), where "
+                f"adaroll_trl expects ({', '.join(expected)}). It is tested up to TRL {NEWEST_TESTED_TRL}: check for a "
+                "newer adaroll_trl, or install that TRL.",
+                stacklevel=2,
+            )
+
+
+def check_class(cls: type, mixin: type) -> None:
+    """Refuse a class in which the mixin would have no effect, and warn where a round may not mean what it says."""
+    mro = cls.__mro__
+    if GRPOTrainer not in mro:
+        raise TypeError(
+            f"{cls.__name__} mixes {mixin.__name__} into something that is not a GRPOTrainer. Adaptive rollouts need "
+            f"TRL's GRPOTrainer or a subclass of it: `class {cls.__name__}({mixin.__name__}, GRPOTrainer)`."
+        )
+    if mro.index(mixin) > mro.index(GRPOTrainer):
+        raise TypeError(
+            f"{cls.__name__} lists {mixin.__name__} after GRPOTrainer, whose methods would win: it would train plain "
+            f"GRPO. Put the mixin first: `class {cls.__name__}({mixin.__name__}, ...)`."
+        )
+    below = mro[mro.index(mixin) + 1 : mro.index(GRPOTrainer)]
+    for base in below:
+        if "ReplayBuffer" in base.__name__:
+            raise TypeError(
+                f"{cls.__name__} inherits from {base.__name__}, which swaps rollouts between groups of equal size. "
+                "Groups of unequal size cannot be swapped: use GRPOTrainer as the base."
+            )
+        if "_generate_and_score_completions" in vars(base):
+            warnings.warn(
+                f"{base.__name__} overrides `_generate_and_score_completions`. {cls.__name__} calls it once per round "
+                "with `num_generations` set to 1, so it must not rely on whole groups. To act on the whole batch, "
+                f"override it in a subclass of {cls.__name__} instead.",
+                stacklevel=4,
+            )
+
+
+def check_call(given: Mapping[str, Any]) -> None:
+    """Refuse constructor arguments that TRL replaces, so that they can no longer be seen afterwards."""
+    if given.get("train_dataset") is None and given.get("environment_factory") is not None:
+        raise ValueError(
+            "train_dataset=None with an `environment_factory`: the environment invents a prompt for each rollout, so "
+            "no two rollouts share one and there is no group to give more rollouts to. Pass a `train_dataset` whose "
+            "rows fix the task (for example a seed column that `reset` takes), or use TRL's GRPOTrainer."
+        )
+
+
+def check_trainer(trainer: Any) -> None:
+    """Refuse combinations that would deadlock, or that make all rounds alike."""
+    for base in type(trainer).__mro__:
+        if "unsloth" in f"{base.__module__}.{base.__name__}".lower():
+            raise ValueError(
+                f"{base.__name__} comes from Unsloth, which rewrites TRL's GRPOTrainer and with it the methods that "
+                "a round calls. Do not import unsloth in this process, or use Unsloth's own trainer without adaroll_trl."
+            )
+    seed = (trainer.args.generation_kwargs or {}).get("seed")
+    if seed is not None:
+        raise ValueError(
+            f"generation_kwargs has seed={seed!r}: every round would generate the same completions again. Remove it; "
+            "`seed` in the training arguments seeds the run."
+        )
+    _check_tools(trainer)
+
+
+def _check_tools(trainer: Any) -> None:
+    """TRL's tool loop calls the generation backend once per turn, and turns differ between ranks."""
+    if not trainer.tools or trainer.accelerator.num_processes == 1:
+        return
+    collective = None
+    if trainer.use_vllm and trainer.vllm_mode == "server":
+        collective = "vllm_mode='server'"
+    elif trainer.use_vllm and trainer.vllm_tensor_parallel_size > 1:
+        collective = f"vllm_tensor_parallel_size={trainer.vllm_tensor_parallel_size}"
+    elif not trainer.use_vllm and trainer.is_deepspeed_enabled and _zero_stage(trainer) == 3:
+        collective = "DeepSpeed ZeRO-3"
+    elif not trainer.use_vllm and trainer.is_fsdp_enabled:
+        collective = "FSDP"
+    if collective:
+        raise ValueError(
+            f"Tools with {collective} on {trainer.accelerator.num_processes} processes: every generation call is a "
+            "collective there, and TRL makes one per tool turn, so processes whose completions call tools a different "
+            "number of times wait for each other for ever. Use one process, or vllm_mode='colocate' with "
+            "vllm_tensor_parallel_size=1."
+        )
+
+
+def _zero_stage(trainer: Any) -> int:
+    return int(trainer.accelerator.state.deepspeed_plugin.zero_stage)
+
+
+def explain_batch_size(args: Any, num_processes: int | None = None) -> str:
+    """Why a generation batch does not hold whole groups, and the nearest settings that would."""
+    world = num_processes or args.world_size
+    device, steps, group = args.per_device_train_batch_size, args.steps_per_generation, args.num_generations
+    total = device * world * steps
+    step_size = device * world
+    by_steps = [k for k in range(1, steps + group + 1) if (step_size * k) % group == 0]
+    by_group = [g for g in range(2, total + 1) if total % g == 0]
+    steps_text = " or ".join(map(str, _nearest(by_steps, steps))) or "none"
+    group_text = " or ".join(map(str, _nearest(by_group, group))) or "none"
+    return (
+        f"A generation batch of {total} rollouts does not hold whole groups of num_generations={group}: it is "
+        f"per_device_train_batch_size={device} x {world} processes x steps_per_generation={steps} (which defaults to "
+        f"gradient_accumulation_steps={args.gradient_accumulation_steps}). Nearest that fit: "
+        f"steps_per_generation={steps_text}, or num_generations={group_text}."
+    )
+
+
+def _nearest(candidates: Sequence[int], value: int) -> list[int]:
+    below = [c for c in candidates if c < value]
+    above = [c for c in candidates if c > value]
+    return below[-1:] + above[:1]
+
+
+def nothing_to_decide(num_prompts: int, num_generations: int, min_rollouts: int, num_processes: int) -> str | None:
+    """Why a batch leaves an allocator no choice, with the numbers and what to set; None where it has a choice."""
+    budget = num_prompts * num_generations
+    if num_prompts == 1:
+        return (
+            f"A generation batch of {budget} rollouts with num_generations={num_generations} holds a single prompt, so "
+            "there is nothing to allocate and this trains plain GRPO. Raise steps_per_generation (for example to 8, "
+            "which generates for 8 steps at once), gradient_accumulation_steps or per_device_train_batch_size."
+        )
+    if num_generations <= min_rollouts:
+        return (
+            f"min_rollouts={min_rollouts} of num_generations={num_generations} rollouts per prompt are fixed, so there "
+            f"is nothing to allocate and this trains plain GRPO. Set min_rollouts below {num_generations}, or "
+            "num_generations above it."
+        )
+    if budget < 2 * num_processes:
+        return (
+            f"A generation batch of {budget} rollouts on {num_processes} processes is one rollout each, so there can "
+            "be only one round and this trains plain GRPO. Raise per_device_train_batch_size or steps_per_generation."
+        )
+    return None
+
+
+def check_max_rollouts(num_generations: int, min_rollouts: int, max_rollouts: int) -> None:
+    """The bounds must hold the budget of num_generations rollouts per prompt."""
+    if max_rollouts < num_generations or max_rollouts < min_rollouts:
+        raise ValueError(
+            f"max_rollouts={max_rollouts} must be at least num_generations={num_generations} (the budget is "
+            f"num_generations rollouts per prompt, all spent) and at least min_rollouts={min_rollouts}."
+        )
+
+
+def check_rows(inputs: Sequence[Mapping[str, Any]], first_row: int, num_generations: int, expected: int) -> None:
+    """The rows of a rank are those the allocation assumes: as many as expected, and one prompt per group."""
+    if len(inputs) != expected:
+        raise ValueError(
+            f"This process got {len(inputs)} rows for a generation batch, where per_device_train_batch_size x "
+            f"steps_per_generation = {expected}. Leave `accelerator_config.split_batches` and the train dataloader as "
+            "TRL sets them up."
+        )
+    for index in range(1, len(inputs)):
+        same_group = (first_row + index) // num_generations == (first_row + index - 1) // num_generations
+        if same_group and inputs[index].get("prompt") != inputs[index - 1].get("prompt"):
+            raise ValueError(
+                f"Rows {index - 1} and {index} of a generation batch belong to one group of num_generations="
+                f"{num_generations} and have different prompts. Groups need the sampler that TRL sets up "
+                "(`_get_train_sampler`), and a dataset whose transform gives the same prompt every time."
+            )
+
+
+def check_counts(
+    counts: Any, state: AllocationState, left: int, rounds_left: int, allocator: str
+) -> NDArray[np.int64]:
+    """The counts that an allocator returned, if they keep its contract."""
+    counts = np.asarray(counts)
+    n, spent = state.num_prompts, np.asarray(state.rollouts)
+    problem = None
+    if counts.shape != (n,) or not np.issubdtype(counts.dtype, np.integer):
+        problem = f"an integer array of shape ({n},) was expected"
+    elif (counts < 0).any():
+        problem = "counts cannot be negative"
+    elif not 0 < counts.sum() <= left:
+        problem = f"their sum must be between 1 and the {left} rollouts left"
+    elif counts.sum() % state.multiple_of:
+        problem = f"their sum must be a multiple of the {state.multiple_of} processes"
+    elif rounds_left == 1 and counts.sum() != left:
+        problem = f"the last round must spend all {left} rollouts left"
+    elif state.max_rollouts is not None and (spent + counts > state.max_rollouts).any():
+        problem = f"a prompt exceeds max_rollouts={state.max_rollouts}"
+    else:
+        still_needed = np.maximum(state.min_rollouts - spent - counts, 0).sum()
+        if still_needed > left - counts.sum():
+            problem = f"too few rollouts are left to give every prompt min_rollouts={state.min_rollouts}"
+    if problem:
+        raise ValueError(
+            f"allocator {allocator!r} returned counts {counts.tolist()} (sum {counts.sum()}) for {n} prompts that have "
+            f"{spent.tolist()}, with {left} rollouts and {rounds_left} rounds left: {problem}."
+        )
+    return counts.astype(np.int64)

@@ -1,0 +1,190 @@
+"""The options of adaptive rollout allocation, and `AdaRollGRPOConfig`: GRPOConfig plus these options."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from typing import Any, Literal
+
+from trl import GRPOConfig
+
+from .allocators import ALLOCATOR_NAMES
+from .checks import explain_batch_size
+from .utilities import UTILITY_NAMES
+
+
+@dataclass
+class AdaRollOptions:
+    """The fields that AdaRoll adds to a TRL config.
+
+    They are apart from `AdaRollGRPOConfig` so that they mix into the config of any GRPOTrainer subclass:
+    `class MyConfig(AdaRollOptions, GMPOConfig)`. A trainer whose config lacks them takes the defaults.
+    """
+
+    allocator: str = field(
+        default="adaroll",
+        metadata={
+            "help": "Who decides how many rollouts each prompt gets next: 'adaroll' (the rounds plan), 'adaroll_joint' "
+            "(exact tables in blocks of `block_size` prompts), 'uniform' (plain GRPO), or 'package.module:Class' for "
+            "an allocator of your own."
+        },
+    )
+    utility: str = field(
+        default="mixed",
+        metadata={
+            "help": "What a group with s successes and f failures is worth: 'mixed', 'variance', 'std', 'mass', "
+            "'std_mass', 'balanced', 'progress', or 'package.module:function' for a function of two float arrays."
+        },
+    )
+    rounds: int = field(
+        default=4,
+        metadata={
+            "help": "Generation rounds per generation batch. More rounds adapt better, and each one waits for its "
+            "longest completion. 1 decides everything from the beliefs before the first rollout."
+        },
+    )
+    draws_per_round: int = field(
+        default=1,
+        metadata={
+            "help": "Rollouts that each block gets per round after the first. Only for allocator='adaroll_joint', "
+            "which ignores `rounds`; 1 is fully sequential."
+        },
+    )
+    min_rollouts: int = field(
+        default=2,
+        metadata={
+            "help": "Every prompt gets at least this many rollouts. Must stay below `num_generations` to adapt."
+        },
+    )
+    max_rollouts: int | None = field(
+        default=None,
+        metadata={"help": "Every prompt gets at most this many rollouts. None means 4 * num_generations."},
+    )
+    prior_alpha: float = field(
+        default=1.0, metadata={"help": "Beta prior on a prompt's success probability: pseudo-count of successes."}
+    )
+    prior_beta: float = field(
+        default=1.0, metadata={"help": "Beta prior on a prompt's success probability: pseudo-count of failures."}
+    )
+    kappa: float = field(
+        default=2.0,
+        metadata={"help": "Only for utility='progress': the noise of one rollout against the spread between prompts."},
+    )
+    block_size: int = field(
+        default=4,
+        metadata={"help": "Only for allocator='adaroll_joint': prompts per exact table. Its size grows steeply."},
+    )
+    belief_decay: float = field(
+        default=0.0,
+        metadata={
+            "help": "What a prompt's outcomes count for at its next visit, per visit: 0 forgets them, 1 keeps them "
+            "all. Prompts are told apart by a `prompt_id` column, else by a hash of the prompt."
+        },
+    )
+    success_reward: str | None = field(
+        default=None,
+        metadata={
+            "help": "Name of the reward function that says whether a rollout succeeded. None takes the weighted sum."
+        },
+    )
+    success_threshold: float | None = field(
+        default=None,
+        metadata={
+            "help": "A rollout succeeds where the success reward is at or above this. None means 0.5, and warns once "
+            "if the rewards do not look binary around it."
+        },
+    )
+    prompt_weighting: Literal["rollout", "prompt"] = field(
+        default="rollout",
+        metadata={
+            "help": "'rollout': a prompt weighs as much as its rollouts, as in TRL's loss. 'prompt': advantages are "
+            "scaled so that every prompt weighs the same, whatever its number of rollouts."
+        },
+    )
+    table_cache_dir: str | None = field(
+        default=None, metadata={"help": "Folder for policy tables. None takes the user's cache folder."}
+    )
+
+    def validate_adaroll(self) -> None:
+        """Raise `ValueError` for the first field whose value cannot be right."""
+        for name, least in (("rounds", 1), ("draws_per_round", 1), ("min_rollouts", 0), ("block_size", 1)):
+            _require_int(name, getattr(self, name), least)
+        if self.max_rollouts is not None:
+            _require_int("max_rollouts", self.max_rollouts, max(self.min_rollouts, 2))
+        for name in ("prior_alpha", "prior_beta", "kappa"):
+            value = getattr(self, name)
+            if not (_is_number(value) and value > 0):
+                raise ValueError(f"{name}={value!r} must be a finite number above 0.")
+        if not (_is_number(self.belief_decay) and 0 <= self.belief_decay <= 1):
+            raise ValueError(
+                f"belief_decay={self.belief_decay!r} must be in [0, 1]: 0 forgets a prompt's outcomes, 1 keeps them."
+            )
+        if self.success_threshold is not None and not _is_number(self.success_threshold):
+            raise ValueError(f"success_threshold={self.success_threshold!r} must be a finite number, or None for 0.5.")
+        _require_choice("prompt_weighting", self.prompt_weighting, ("rollout", "prompt"))
+        _require_choice("allocator", self.allocator, ALLOCATOR_NAMES, "'package.module:Class'")
+        _require_choice("utility", self.utility, UTILITY_NAMES, "'package.module:function'")
+
+
+@dataclass
+class AdaRollGRPOConfig(AdaRollOptions, GRPOConfig):
+    """Configuration of [`AdaRollGRPOTrainer`]: every field of TRL's `GRPOConfig`, and those of `AdaRollOptions`.
+
+    Example:
+
+    ```python
+    args = AdaRollGRPOConfig(output_dir="out", num_generations=8, steps_per_generation=8, rounds=4)
+    ```
+    """
+
+    def __post_init__(self) -> None:
+        self.validate_adaroll()
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            if "divisible by num_generations" not in str(error):
+                raise
+            raise ValueError(explain_batch_size(self)) from error
+        if self.max_rollouts is not None and self.max_rollouts < self.num_generations:
+            raise ValueError(
+                f"max_rollouts={self.max_rollouts} is below num_generations={self.num_generations}: a generation batch "
+                f"has num_generations rollouts per prompt to spend, and {self.max_rollouts} per prompt cannot hold "
+                f"them. Set max_rollouts to at least {self.num_generations}, or None for 4 * num_generations."
+            )
+
+
+def options_of(args: Any) -> AdaRollOptions:
+    """The AdaRoll options in a trainer's `args`, or the defaults for a config without them such as `GRPOConfig`."""
+    if not isinstance(args, AdaRollOptions):
+        return AdaRollOptions()
+    args.validate_adaroll()
+    return AdaRollOptions(**{item.name: getattr(args, item.name) for item in fields(AdaRollOptions)})
+
+
+def load_by_path(name: str, path: str) -> Any:
+    """What 'package.module:attribute' points to; an error that names the field where it cannot be loaded."""
+    module, _, attribute = path.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"{name}={path!r} cannot be loaded: {error}. It must be 'package.module:attribute'."
+        ) from error
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _require_int(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(f"{name}={value!r} must be an integer of at least {least}.")
+
+
+def _require_choice(name: str, value: Any, choices: tuple[str, ...], path_form: str | None = None) -> None:
+    if value in choices or (path_form and isinstance(value, str) and ":" in value):
+        return
+    alternative = f", or {path_form}" if path_form else ""
+    raise ValueError(f"{name}={value!r} is not known. Use one of {', '.join(map(repr, choices))}{alternative}.")

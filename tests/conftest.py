@@ -1,0 +1,35 @@
+"""Tiny models and data that need no network: a 2-layer Llama and a byte-level tokenizer, built once per session."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import build_model_dir, make_trainer, sums_dataset
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny random Llama and its tokenizer."""
+    return build_model_dir(tmp_path_factory.mktemp("models") / "tiny-llama")
+
+
+@pytest.fixture(scope="session")
+def sums() -> Any:
+    """A data set of 48 conversational prompts."""
+    return sums_dataset(48)
+
+
+@pytest.fixture
+def build(model_dir: Path, tmp_path: Path) -> Callable[..., Any]:
+    """Builds a trainer on the tiny model: `build(AdaRollGRPOTrainer, allocator="uniform", num_generations=4)`."""
+    return lambda *args, **kwargs: make_trainer(*args, model_dir=model_dir, output_dir=tmp_path, **kwargs)

@@ -1,0 +1,174 @@
+"""Tiny models, data, rewards, allocators and trainers for the tests and their multi-process workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+from trl import GRPOConfig
+
+from adaroll_trl import AdaRollGRPOConfig
+from adaroll_trl.allocators import AllocationState, Allocator
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+SPECIAL = ["<pad>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator([f"What is {i} + {j}?" for i in range(20) for j in range(20)], trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<|end|>", chat_template=CHAT_TEMPLATE
+    )
+
+
+def build_model_dir(path: Path) -> Path:
+    tokenizer = build_tokenizer()
+    set_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=256,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    LlamaForCausalLM(config).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def sums_dataset(size: int, plain: bool = False) -> Dataset:
+    texts = [f"What is {i} + {i * i % 97}{' in words' * (i % 3)}?" for i in range(size)]
+    prompts: list[Any] = texts if plain else [[{"role": "user", "content": text}] for text in texts]
+    return Dataset.from_dict({"prompt": prompts, "number": list(range(size))})
+
+
+def text_of(completion: Any) -> str:
+    return completion if isinstance(completion, str) else completion[0]["content"]
+
+
+def parity_reward(completions: list[Any], completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
+    """0 or 1, about evenly, by the completion's tokens."""
+    return [float(sum(ids) % 2) for ids in completion_ids]
+
+
+def length_reward(completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
+    """A graded reward: the share of distinct tokens."""
+    return [len(set(ids)) / len(ids) for ids in completion_ids]
+
+
+def patchy_reward(completion_ids: list[list[int]], **kwargs: Any) -> list[float | None]:
+    """None for every third kind of completion."""
+    return [None if sum(ids) % 3 == 0 else float(sum(ids) % 2) for ids in completion_ids]
+
+
+class FixedCounts(Allocator):
+    """Plays a given list of counts, one per round, whatever it is told."""
+
+    name = "fixed"
+
+    def __init__(self, plan: list[list[int]]) -> None:
+        self.plan = plan
+        self.states: list[AllocationState] = []
+
+    def num_rounds(self, num_prompts: int, budget: int, rounds: int, min_rollouts: int) -> int:
+        return len(self.plan)
+
+    def allocate(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> np.ndarray:
+        self.states.append(state)
+        return np.array(self.plan[len(self.plan) - rounds_left])
+
+
+class RandomCounts(Allocator):
+    """Spends the budget at random within the bounds, in `rounds` rounds."""
+
+    name = "random"
+
+    def __init__(self, rounds: int = 3, seed: int = 0) -> None:
+        self.rounds = rounds
+        self.random = np.random.default_rng(seed)
+
+    def num_rounds(self, num_prompts: int, budget: int, rounds: int, min_rollouts: int) -> int:
+        return self.rounds
+
+    def allocate(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> np.ndarray:
+        unit = state.multiple_of
+        total = rollouts_left if rounds_left == 1 else max(unit, rollouts_left // rounds_left // unit * unit)
+        counts = np.zeros(state.num_prompts, dtype=np.int64)
+        for _ in range(total):
+            counts[self._next(state, counts)] += 1
+        return counts
+
+    def _next(self, state: AllocationState, counts: np.ndarray) -> int:
+        have = np.asarray(state.rollouts) + counts
+        short = np.flatnonzero(have < state.min_rollouts)
+        if len(short):
+            return int(short[0])
+        room = np.flatnonzero(have < (state.max_rollouts or 10**9))
+        return int(self.random.choice(room))
+
+
+def make_trainer(
+    trainer_class: type,
+    *,
+    model_dir: Path,
+    output_dir: Path,
+    dataset: Any = None,
+    reward: Any = parity_reward,
+    plain_config: bool = False,
+    trainer_kwargs: dict[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    defaults: dict[str, Any] = {
+        "output_dir": str(output_dir),
+        "per_device_train_batch_size": 4,
+        "steps_per_generation": 3,
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "max_steps": 3,
+        "learning_rate": 1e-3,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "report_to": [],
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "disable_tqdm": True,
+        "seed": 7,
+    }
+    config_class = GRPOConfig if plain_config else AdaRollGRPOConfig
+    args = config_class(**{**defaults, **options})
+    return trainer_class(
+        model=str(model_dir),
+        reward_funcs=reward,
+        args=args,
+        train_dataset=sums_dataset(48) if dataset is None else dataset,
+        **(trainer_kwargs or {}),
+    )
+
+
+def weights(trainer: Any) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+
+
+def same_weights(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
