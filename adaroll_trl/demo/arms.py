@@ -1,0 +1,126 @@
+"""The two training runs: TRL's GRPOTrainer and AdaRollGRPOTrainer, with one set of arguments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from datasets import Dataset
+from numpy.typing import NDArray
+from transformers import PrinterCallback, TrainerCallback
+
+from .evaluation import sample_rewards
+from .problems import ProblemSet
+from .record import ArmResult, RolloutRecord
+from .settings import Settings
+
+
+class Observer(Protocol):
+    """Follows a run live."""
+
+    def on_step(self, arm: str, step: int, record: RolloutRecord) -> None: ...
+
+    def on_held_out(self, arm: str, step: int, accuracy: float) -> None: ...
+
+
+def evaluate(model: Any, tokenizer: Any, problems: ProblemSet, settings: Settings) -> NDArray[np.float64]:
+    """Accuracy on each held-out problem; the same random seed every time, so that arms and moments can be paired."""
+    rewards = sample_rewards(
+        model,
+        tokenizer,
+        problems.held_out,
+        problems.grade,
+        samples=settings.eval_samples,
+        max_tokens=settings.max_completion_length,
+        batch_size=8 * settings.micro_batch,
+        seed=settings.seed + 1,
+    )
+    return rewards.mean(axis=1)
+
+
+class _Follow(TrainerCallback):
+    """Tells the observer of each step, and evaluates now and then with the clock of the training stopped."""
+
+    def __init__(
+        self, arm: str, record: RolloutRecord, observer: Observer, evaluation: Callable[[Any], Any], at: set[int]
+    ):
+        self.arm, self.record, self.observer, self.evaluation, self.at = arm, record, observer, evaluation, at
+        self.held_out: list[tuple[int, NDArray[np.float64]]] = []
+        self.seconds_evaluating = 0.0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.observer.on_step(self.arm, state.global_step, self.record)
+        if state.global_step in self.at:
+            started = time.perf_counter()
+            accuracy = self.evaluation(kwargs["model"])
+            self.held_out.append((state.global_step, accuracy))
+            self.observer.on_held_out(self.arm, state.global_step, float(accuracy.mean()))
+            self.seconds_evaluating += time.perf_counter() - started
+
+
+def trainer_arguments(settings: Settings, arm: str) -> dict[str, Any]:
+    """The arguments of both arms' configs. Whatever is not here keeps TRL's default."""
+    return {
+        "output_dir": str(settings.output_dir / arm),
+        "max_steps": settings.steps,
+        "per_device_train_batch_size": settings.micro_batch,
+        "gradient_accumulation_steps": settings.rollouts_per_step // settings.micro_batch,
+        "num_generations": settings.num_generations,
+        "max_completion_length": settings.max_completion_length,
+        "learning_rate": settings.lr,
+        "warmup_steps": min(5, settings.steps // 10),
+        "seed": settings.seed,
+        "bf16": False,  # the model's own dtype decides
+        "gradient_checkpointing": False,
+        "use_cpu": not torch.cuda.is_available(),
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "logging_steps": max(1, settings.steps // 50),
+    }
+
+
+def build_trainer(arm: str, settings: Settings, **parts: Any) -> Any:
+    """`GRPOTrainer` or `AdaRollGRPOTrainer`; the second gets the fields of its own that the user set, and no others."""
+    arguments = trainer_arguments(settings, arm)
+    if arm == "grpo":
+        from trl import GRPOConfig, GRPOTrainer
+
+        return GRPOTrainer(args=GRPOConfig(**arguments), **parts)
+    from .. import AdaRollGRPOConfig, AdaRollGRPOTrainer
+
+    # Tables go beside the results: the demo leaves nothing anywhere else.
+    arguments["table_cache_dir"] = str(settings.output_dir / "tables")
+    return AdaRollGRPOTrainer(args=AdaRollGRPOConfig(**arguments, **settings.adaroll), **parts)
+
+
+def run_arm(
+    arm: str, model: Any, tokenizer: Any, problems: ProblemSet, settings: Settings, observer: Observer
+) -> ArmResult:
+    """Train `model` in place on the problems and return what happened."""
+    record = RolloutRecord()
+    follow = _Follow(
+        arm,
+        record,
+        observer,
+        lambda policy: evaluate(policy, tokenizer, problems, settings),
+        settings.evaluation_steps if problems.held_out else set(),
+    )
+    trainer = build_trainer(
+        arm,
+        settings,
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=record.reward_function(problems.grade),
+        train_dataset=Dataset.from_list(problems.rows()),
+        callbacks=[follow],
+    )
+    trainer.remove_callback(PrinterCallback)
+    started = time.perf_counter()
+    trainer.train()
+    seconds = time.perf_counter() - started - follow.seconds_evaluating
+    return ArmResult(arm, record.groups(), record.tokens, seconds, follow.held_out)
