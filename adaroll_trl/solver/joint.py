@@ -1,0 +1,449 @@
+r"""The joint problem solved exactly: which prompt of a batch gets the next rollout, by value iteration over all states.
+
+Prompt i of n succeeds with unknown probability p_i ~ Beta(a, b). With t of B rollouts spent the state is the multiset
+of the pairs (s_i, f_i), an action is the prompt that gets the next rollout, and q = (a + s) / (a + b + s + f) is the
+chance that it succeeds. From the last rollout back,
+
+    V_B(s, f)      = sum_i U(s_i, f_i)
+    Q_t((s, f), j) = q_j V_{t+1}(s + e_j, f) + (1 - q_j) V_{t+1}(s, f + e_j)
+    V_t            = max_j Q_t
+
+over the prompts j that the bounds admit: n_j < max_rollouts, and the rollouts left after this one still suffice to
+bring every prompt to min_rollouts. Spending is compulsory. Ties go to the pair first in the order (s + f, s), among
+prompts in one state to the lowest number, with a relative tolerance of 1e-9 in float64 and 1e-6 in float32.
+
+This is the scheme of Algorithm 1 of "Bayes-Adaptive MDPs for Rollout Allocation to Enhance GRPO Training"
+(AdaRoll-GRPO, October 2026). The paper's utilities and code are not public: the utilities, the use of exchangeability,
+the ranking (`states`), the reductions (`reductions`) and the kernels (`joint_kernels`) are this project's own.
+
+Complexity: at most n actions for each of the states that `states.count_layers` counts; one byte a state is kept, and
+two layers of values while solving. Tables for 8 prompts and 32 rollouts (142 million states without reductions) are
+within reach of a laptop; 8 prompts and 64 rollouts (9e11) are not, and are refused with the numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..utilities import Utility, UtilityFunction, as_utility
+from .joint_kernels import ONLY_SETTLED, last_blocks, make_moves, solve_blocks
+from .memory import available_bytes, format_bytes
+from .progress import BuildProgress
+from .reductions import PairClasses, pair_classes
+from .states import StateSpace, count_layers
+from .store import Arrays, TableFileError, TableStore, read_table, write_table
+
+TIE_TOLERANCE = {"float64": 1e-9, "float32": 1e-6}
+REDUCTIONS = ("auto", "none")
+_MOST_PROMPTS = 127  # an action is a position in an int8
+_BYTES_A_PROFILE = 200  # the layout's arrays and its temporaries
+_STATES_A_TASK = 40_000  # below this, handing work to another thread costs more than it saves
+
+
+@dataclass(frozen=True)
+class JointSpec:
+    """What a joint table was solved for. `max_rollouts` None means no maximum; `utility` is the utility's key."""
+
+    num_prompts: int
+    budget: int
+    utility: str
+    prior: tuple[float, float]
+    min_rollouts: int
+    max_rollouts: int | None
+    dtype: str
+    reductions: str
+    keep_values: bool
+
+    @property
+    def most(self) -> int:
+        """The maximum of rollouts of one prompt, as a number."""
+        return self.budget if self.max_rollouts is None else min(self.max_rollouts, self.budget)
+
+
+class JointTable:
+    """An exact policy: the best next prompt in every state of a batch. Made by `solve_joint` or `JointTable.load`.
+
+    Attributes:
+        value (`float`): expected summed utility of the best policy, from no rollouts at all.
+        num_states (`int`): states of all layers t = 0 .. budget that the solver went through.
+        spec (`JointSpec`): the problem; its fields are attributes of the table too (`table.budget`).
+        lumps, settles (`bool`): which of the two reductions had an effect.
+    """
+
+    def __init__(self, spec: JointSpec, arrays: Arrays) -> None:
+        self.spec = spec
+        self._arrays = arrays
+        min_settled, lumps, settles = (int(x) for x in arrays["found"])
+        width = np.asarray(arrays["width"])
+        self._space = StateSpace.of_widths(
+            spec.num_prompts, width, min_settled, spec.min_rollouts, spec.most, np.asarray(arrays["class_of"])
+        )
+        layers = self._space.layer_sizes()
+        self._first = np.concatenate([[0], np.cumsum(layers)])
+        self._utility = np.asarray(arrays["utility"])
+        self.value = float(arrays["value"][0])
+        self.num_states = int(layers.sum())
+        self.lumps, self.settles = bool(lumps), bool(settles)
+        if len(arrays["actions"]) != self._first[-2]:
+            raise TableFileError(f"the table has {len(arrays['actions'])} actions for {self._first[-2]} states.")
+
+    num_prompts = property(lambda self: self.spec.num_prompts, doc="Prompts of a batch (int).")
+    budget = property(lambda self: self.spec.budget, doc="Rollouts of a batch (int).")
+    utility = property(lambda self: self.spec.utility, doc="The utility's key (str).")
+    prior = property(lambda self: self.spec.prior, doc="(alpha, beta) of every prompt's Beta belief.")
+    min_rollouts = property(lambda self: self.spec.min_rollouts, doc="Least rollouts of a prompt (int).")
+    max_rollouts = property(lambda self: self.spec.max_rollouts, doc="Most rollouts of a prompt (int or None).")
+    dtype = property(lambda self: self.spec.dtype, doc="dtype of the values (str).")
+    reductions = property(lambda self: self.spec.reductions, doc="Reductions asked for: auto or none.")
+    keeps_values = property(lambda self: self.spec.keep_values, doc="Whether `expected_value` can be used (bool).")
+
+    def __repr__(self) -> str:
+        spec = self.spec
+        bounds = f", rollouts {spec.min_rollouts}..{spec.most} each" if (spec.min_rollouts, spec.most) != (0, spec.budget) else ""
+        found = [name for name, used in (("lumping", self.lumps), ("settling", self.settles)) if used]
+        return (
+            f"JointTable({spec.num_prompts} prompts, {spec.budget} rollouts, {spec.utility}, prior {spec.prior}{bounds}: "
+            f"value {self.value:.10g}, {self.num_states:,} states in {spec.dtype}, "
+            f"reductions: {' and '.join(found) or 'none'})"
+        )
+
+    def next_prompt(self, successes: ArrayLike, failures: ArrayLike) -> int:
+        """The prompt that gets the next rollout.
+
+        Args:
+            successes, failures (int arrays of shape (num_prompts,)): outcomes so far, prompts in any order.
+
+        Returns:
+            Its number in the order given, 0 .. num_prompts - 1. Where `lumps` is True, pairs of one size that are
+            exactly as good (2 of 3 right, 1 of 3 right) may come in another order than (s + f, s).
+
+        Raises:
+            ValueError: if the shapes are wrong, the state breaks the bounds, or the budget is spent.
+        """
+        return int(self.next_prompts(np.asarray(successes)[None], np.asarray(failures)[None])[0])
+
+    def next_prompts(self, successes: ArrayLike, failures: ArrayLike) -> NDArray[np.int64]:
+        """`next_prompt` for many batches at once: int arrays of shape (b, num_prompts), result int64 of shape (b,)."""
+        s, f = self._check_state(successes, failures)
+        spent = (s + f).sum(axis=-1)
+        if (spent >= self.budget).any():
+            raise ValueError(f"successes + failures sum to {spent.max()} of budget={self.budget}: nothing is left to give.")
+        action = np.asarray(self._arrays["actions"][self._first[spent] + self._space.rank(s, f)], dtype=np.int64)
+        order = self._space.order(s, f)
+        unsettled = (self._space.class_of[s, f] >= 0).sum(axis=-1)
+        position = np.where(action >= 0, action, np.where(action == ONLY_SETTLED, unsettled, ~action))
+        chosen = np.take_along_axis(order, position[:, None], axis=-1)[:, 0]
+        tied = (action < 0) & (action != ONLY_SETTLED)
+        if tied.any():  # a settled prompt is as good: the order (n, s) decides
+            chosen[tied] = self._first_of_two(s[tied], f[tied], chosen[tied], order[tied, unsettled[tied]])
+        return chosen.astype(np.int64)
+
+    @staticmethod
+    def _first_of_two(s: NDArray, f: NDArray, one: NDArray, other: NDArray) -> NDArray[np.intp]:
+        row = np.arange(len(s))
+        keys = [(s[row, j] + f[row, j], s[row, j], j) for j in (one, other)]
+        size = keys[0][0] - keys[1][0]
+        wins = keys[0][1] - keys[1][1]
+        return np.where((size < 0) | ((size == 0) & ((wins < 0) | ((wins == 0) & (one < other)))), one, other)
+
+    def expected_value(self, successes: ArrayLike, failures: ArrayLike) -> Any:
+        """Expected summed utility at the end, from the given state on, of the best policy. Needs `keep_values=True`.
+
+        Args:
+            successes, failures (int arrays of shape (num_prompts,) or (..., num_prompts)): outcomes so far, at most
+                `budget` in all; states of a stack may have spent differently. Prompts in any order.
+
+        Returns:
+            A `float` for one state, a float64 array of shape (...) for a stack of them.
+
+        Raises:
+            ValueError: if the table keeps no values, the shapes are wrong or a state breaks the bounds.
+        """
+        if not self.spec.keep_values:
+            raise ValueError("this table keeps no values. Solve it with keep_values=True to use expected_value.")
+        s, f = self._check_state(successes, failures)
+        spent = (s + f).sum(axis=-1)
+        running = spent < self.budget
+        now = np.where(running[..., None] & (self._space.class_of[s, f] >= 0), 0.0, self._utility[s, f]).sum(axis=-1)
+        index = np.where(running, self._first[np.minimum(spent, self.budget)] + self._space.rank(s, f), 0)
+        values = self._arrays["values"]
+        later = np.where(running, values[index], 0.0) if len(values) else 0.0
+        total = now + later
+        return float(total) if total.ndim == 0 else total
+
+    def _check_state(self, successes: ArrayLike, failures: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        spec = self.spec
+        counts = []
+        for name, given in (("successes", successes), ("failures", failures)):
+            array = np.asarray(given)
+            whole = array.astype(np.int64)
+            if array.shape[-1:] != (spec.num_prompts,) or (whole != array).any() or (whole < 0).any():
+                raise ValueError(
+                    f"{name}={given!r} must be whole numbers of at least 0 for num_prompts={spec.num_prompts} prompts."
+                )
+            counts.append(whole)
+        s, f = np.broadcast_arrays(*counts)
+        rollouts = s + f
+        spent = rollouts.sum(axis=-1)
+        if (spent > spec.budget).any():
+            raise ValueError(f"successes + failures sum to {spent.max()}, more than budget={spec.budget}.")
+        if (rollouts > spec.most).any():
+            raise ValueError(f"a prompt has {rollouts.max()} rollouts, more than max_rollouts={spec.max_rollouts}.")
+        lack = np.maximum(spec.min_rollouts - rollouts, 0).sum(axis=-1)
+        if (lack > spec.budget - spent).any():
+            raise ValueError(
+                f"the rollouts left cannot bring every prompt to min_rollouts={spec.min_rollouts} (budget={spec.budget}, "
+                f"spent {spent.tolist()}): the policy never comes to such a state."
+            )
+        return s, f
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the table to `path` (see `store` for the format). Raises OSError where that cannot be done."""
+        write_table(path, {"solver": "joint", **asdict(self.spec)}, self._arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> JointTable:
+        """Reads a table that `save` wrote; its arrays are mapped, not copied.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            TableFileError: if the file is damaged, truncated, of another format version or not a joint table.
+        """
+        key, arrays = read_table(path)
+        try:
+            fields = {name: key[name] for name in JointSpec.__dataclass_fields__}
+            return cls(JointSpec(**{**fields, "prior": tuple(fields["prior"])}), arrays)
+        except (KeyError, TableFileError) as error:
+            raise TableFileError(f"{path} does not hold a joint table: {error}") from error
+
+
+def solve_joint(
+    num_prompts: int,
+    budget: int,
+    utility: str | UtilityFunction | Utility = "mixed",
+    prior: tuple[float, float] = (1.0, 1.0),
+    min_rollouts: int = 0,
+    max_rollouts: int | None = None,
+    dtype: str = "float64",
+    reductions: str = "auto",
+    *,
+    keep_values: bool = False,
+    store: TableStore | None = None,
+    progress: bool | None = None,
+) -> JointTable:
+    """Solves the joint problem of a batch exactly.
+
+    Args:
+        num_prompts (`int`): prompts of a batch, 1 to 127.
+        budget (`int`): rollouts of a batch, in all.
+        utility (`str`, callable or `Utility`): what a prompt's outcomes are worth in the end (`utilities`).
+        prior (pair of positive `float`): alpha and beta of every prompt's Beta belief.
+        min_rollouts, max_rollouts (`int`, *optional*): bounds on the rollouts of each prompt.
+        dtype (`str`): `float64` or `float32` for the values. float32 halves their memory; the value is then right to
+            about six digits.
+        reductions (`str`): `auto` solves an equivalent smaller problem where there is one, `none` the plain one.
+        keep_values (`bool`): keep the values of all states, for `JointTable.expected_value`: 8 (or 4) more bytes a
+            state.
+        store (`TableStore`, *optional*): looks the table up there first and keeps it there. Utilities that are not
+            `persistent` are solved in memory.
+        progress (`bool`, *optional*): show a bar for builds over two seconds. None: if stderr is a terminal.
+
+    Returns:
+        `JointTable`.
+
+    Raises:
+        ValueError: if an argument is out of range, or the bounds cannot be met with the budget.
+        MemoryError: if the table cannot fit in memory, before anything is allocated.
+
+    >>> table = solve_joint(2, 4, "mixed")
+    >>> round(table.value, 10)
+    0.7111111111
+    >>> table.next_prompt(successes=[0, 1], failures=[0, 1])
+    0
+    """
+    resolved = as_utility(utility)
+    spec = JointSpec(
+        num_prompts, budget, resolved.key, _as_prior(prior), min_rollouts, max_rollouts, dtype, reductions, keep_values
+    )
+    _check_spec(spec)
+    table = resolved.table(budget)
+
+    def build() -> Arrays:
+        return _Builder(spec, table).build(progress)
+
+    if store is None or not resolved.persistent:
+        return JointTable(spec, build())
+    # The digest stands for the utility with all its parameters: no two functions share a table, whatever their names.
+    digest = hashlib.sha256(table.tobytes()).hexdigest()[:24]
+    return JointTable(spec, store.get({"solver": "joint", **asdict(spec), "utility_digest": digest}, build))
+
+
+def _as_prior(prior: tuple[float, float]) -> tuple[float, float]:
+    try:
+        alpha, beta = (float(x) for x in prior)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"prior={prior!r} must be one pair (alpha, beta), such as (1.0, 1.0).") from error
+    if not (0 < alpha < np.inf and 0 < beta < np.inf):
+        raise ValueError(f"prior={prior!r} must be two positive finite numbers, such as (1.0, 1.0).")
+    return alpha, beta
+
+
+def _check_spec(spec: JointSpec) -> None:
+    n, budget, low, high = spec.num_prompts, spec.budget, spec.min_rollouts, spec.max_rollouts
+    if not 1 <= n <= _MOST_PROMPTS:
+        raise ValueError(f"num_prompts={n!r} must be 1 to {_MOST_PROMPTS}. Split a larger batch into blocks.")
+    if budget < 0:
+        raise ValueError(f"budget={budget!r} must be at least 0.")
+    if low < 0 or (high is not None and high < low):
+        raise ValueError(f"min_rollouts={low!r} and max_rollouts={high!r} must satisfy 0 <= min_rollouts <= max_rollouts.")
+    if n * low > budget:
+        raise ValueError(
+            f"budget={budget} is too small: min_rollouts={low} for each of num_prompts={n} prompts takes {n * low}."
+        )
+    if high is not None and n * high < budget:
+        raise ValueError(
+            f"budget={budget} cannot be spent: max_rollouts={high} for each of num_prompts={n} prompts admits {n * high}."
+        )
+    if spec.dtype not in TIE_TOLERANCE:
+        raise ValueError(f"dtype={spec.dtype!r} must be one of {', '.join(TIE_TOLERANCE)}.")
+    if spec.reductions not in REDUCTIONS:
+        raise ValueError(f"reductions={spec.reductions!r} must be one of {', '.join(REDUCTIONS)}.")
+
+
+def _choose_classes(spec: JointSpec, table: NDArray[np.float64]) -> tuple[PairClasses, NDArray[np.float64]]:
+    """The classes with the fewest states, and the states of each layer (bounds left aside)."""
+    options = [(False, False)] if spec.reductions == "none" else [(True, True), (True, False)]
+    found = []
+    for lump, settle in options:
+        classes = pair_classes(table, spec.prior, spec.min_rollouts, spec.most, lump=lump, settle=settle)
+        found.append((classes, count_layers(classes.width, spec.num_prompts, classes.min_settled)))
+    return min(found, key=lambda option: float(option[1].sum()))
+
+
+def bytes_needed(layers: NDArray[Any], spec: JointSpec) -> float:
+    """Bytes for the actions and the values, from the number of states of each layer."""
+    itemsize = np.dtype(spec.dtype).itemsize
+    neighbours = float(max(layers[:-1] + layers[1:], default=layers[0]))
+    values = float(layers.sum()) if spec.keep_values else neighbours
+    return float(layers[:-1].sum()) + itemsize * values
+
+
+def _refuse(spec: JointSpec, layers: NDArray[Any], classes: PairClasses, available: int) -> None:
+    """Raises MemoryError with what the table would take and what would fit instead."""
+    n, budget = spec.num_prompts, spec.budget
+    fitting = [b for b in range(budget) if bytes_needed(layers[: b + 1], spec) <= available]
+    block = n - 1
+    while block > 0:
+        smaller = count_layers(classes.width[: budget * block // n + 1], block, classes.min_settled)
+        if bytes_needed(smaller, spec) <= available:
+            break
+        block -= 1
+    advice = f"What would fit: a budget of {max(fitting, default=0)} for {n} prompts"
+    if block > 0:
+        advice += f", or blocks of {block} with a budget of {budget * block // n}"
+    raise MemoryError(
+        f"num_prompts={n}, budget={budget} has {float(layers.sum()):,.0f} states and needs "
+        f"{format_bytes(bytes_needed(layers, spec))}; {format_bytes(available)} are available. {advice}."
+    )
+
+
+class _Builder:
+    """One backward induction: chooses the classes, lays out the states, and solves layer after layer."""
+
+    def __init__(self, spec: JointSpec, table: NDArray[np.float64]) -> None:
+        self.spec = spec
+        self.table = table
+        self.classes, estimate = _choose_classes(spec, table)
+        available = available_bytes()
+        profiles = float(count_layers(np.minimum(self.classes.width, 1), spec.num_prompts, self.classes.min_settled).sum())
+        # Only a minimum can make layers much smaller than their estimate; then count them, if that is cheap.
+        countable = spec.min_rollouts > 0 and profiles < 1e6
+        if available is not None and not countable and bytes_needed(estimate, spec) > available:
+            _refuse(spec, estimate, self.classes, available)
+        self.space = StateSpace.build(spec.num_prompts, self.classes, spec.min_rollouts, spec.most)
+        self.layers = self.space.layer_sizes()
+        if available is not None and bytes_needed(self.layers, spec) + _BYTES_A_PROFILE * profiles > available:
+            _refuse(spec, self.layers, self.classes, available)
+        self.moves = make_moves(self.space.layout, self.classes, np.dtype(spec.dtype))
+        self.first = np.concatenate([[0], np.cumsum(self.layers)])
+
+    def build(self, show_progress: bool | None) -> Arrays:
+        spec = self.spec
+        actions = np.empty(int(self.first[-2]), dtype=np.int8)
+        kept = np.empty(int(self.first[-2]) if spec.keep_values else 0, dtype=spec.dtype)
+        label = f"joint table, {spec.num_prompts} prompts, {spec.budget} rollouts"
+        threads = max(1, int(numba.config.NUMBA_NUM_THREADS))
+        with (
+            ThreadPoolExecutor(threads) as pool,
+            BuildProgress(label, int(self.first[-1]), show_progress) as progress,
+        ):
+            values = self._solve_layers(_Runner(pool, threads, progress), actions, kept)
+        found = [self.classes.min_settled, self.classes.lumps, self.classes.settles]
+        return {
+            "actions": actions,
+            "values": kept,
+            "value": np.array([float(values[-1])]),
+            "class_of": self.classes.class_of,
+            "width": self.classes.width,
+            "utility": self.table,
+            "found": np.array(found, dtype=np.int64),
+        }
+
+    def _solve_layers(self, runner: _Runner, actions: NDArray[np.int8], kept: NDArray[Any]) -> NDArray[Any]:
+        """Fills `actions` and `kept`; returns the values of layer 0, whose last state is that of no rollouts."""
+        spec, layout, moves = self.spec, self.space.layout, self.moves
+        tolerance = np.dtype(spec.dtype).type(TIE_TOLERANCE[spec.dtype])
+        after = np.empty(int(self.layers[-1]), dtype=spec.dtype)
+        runner.run(self._tasks(spec.budget), lambda a, b: last_blocks(layout, moves, a, b, after))
+        for t in range(spec.budget - 1, -1, -1):
+            begin, end = int(self.first[t]), int(self.first[t + 1])
+            values = kept[begin:end] if spec.keep_values else np.empty(end - begin, dtype=spec.dtype)
+
+            def step(a: int, b: int, t: int = t, values: Any = values, after: Any = after, begin: int = begin) -> None:
+                solve_blocks(layout, moves, t, a, b, values, after, actions, begin, tolerance)
+
+            runner.run(self._tasks(t), step)
+            after = values
+        return after
+
+    def _tasks(self, t: int) -> Iterator[tuple[int, int, int]]:
+        """Layer t cut into pieces of about `_STATES_A_TASK` states: first block, end block, states."""
+        layout = self.space.layout
+        for first, end in self.space.ranges(t):
+            ends = layout.start[first:end] + layout.block_size[first:end]
+            states = int(ends[-1])
+            cuts = np.searchsorted(ends, np.arange(_STATES_A_TASK, states, _STATES_A_TASK)) + 1
+            edges = np.unique(np.concatenate([[0], cuts, [end - first]]))
+            for a, b in itertools.pairwise(edges.tolist()):
+                yield first + a, first + b, int(ends[b - 1]) - (int(ends[a - 1]) if a else 0)
+
+
+class _Runner:
+    """Runs a layer's pieces on the pool, a few ahead of the threads; a layer of one piece runs in place."""
+
+    def __init__(self, pool: ThreadPoolExecutor, threads: int, progress: BuildProgress) -> None:
+        self._pool, self._threads, self._progress = pool, threads, progress
+
+    def run(self, tasks: Iterator[tuple[int, int, int]], step: Callable[[int, int], None]) -> None:
+        pieces = list(tasks)
+        if self._threads == 1 or len(pieces) <= 2:
+            for first, end, states in pieces:
+                step(first, end)
+                self._progress.advance(states)
+            return
+        pending = {self._pool.submit(step, first, end): states for first, end, states in pieces}
+        while pending:
+            finished, _ = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
+            for future in finished:
+                future.result()
+                self._progress.advance(pending.pop(future))
