@@ -37,8 +37,8 @@ def build_parser() -> argparse.ArgumentParser:
     demo = commands.add_parser(
         "demo",
         help="GRPO and AdaRoll-GRPO side by side, on a built-in task or on your model and data set",
-        description="Trains twice from one checkpoint with the same prompts and the same number of rollouts, and shows "
-        "what happened. Without --model and --dataset: a tiny model on a built-in task, a few minutes on a CPU.",
+        description="Trains twice from one checkpoint with the same prompts and the same number of rollouts, and "
+        "shows what happened. Without --model and --dataset: a tiny model on a built-in task, a few minutes on a CPU.",
     )
     demo.set_defaults(run=run_demo)
     _add_source_options(demo)
@@ -146,6 +146,7 @@ def run_demo(options: argparse.Namespace) -> int:
     import torch
     from rich.console import Console
 
+    from .demo.arms import trainer_config
     from .demo.display import Display
     from .demo.run import make_checkpoint, measure, quiet, report
 
@@ -158,6 +159,8 @@ def run_demo(options: argparse.Namespace) -> int:
 
         tokenizer = load_tokenizer(options.model) if options.model is not None else None
         problems = load_problems(options, settings, tokenizer)
+        for arm in settings.arms:
+            trainer_config(arm, settings)  # a bad option should not wait until the first arm is done
         console.print(_opening(options, settings, problems), highlight=False)
         with Display(console, settings) as display:
             start = str(options.model or make_checkpoint(settings, display))
@@ -172,8 +175,8 @@ def _opening(options: argparse.Namespace, settings: Settings, problems: ProblemS
     model = options.model or "a tiny Llama, trained here"
     arms = " and ".join(ARMS[arm] for arm in settings.arms)
     return (
-        f"[bold]{arms}[/bold] on {problems.name}, with {model}: {settings.steps} steps of {settings.prompts} prompts x "
-        f"{settings.num_generations} rollouts, learning rate {settings.lr:g}, seed {settings.seed}"
+        f"[bold]{arms}[/bold] on {problems.name}, with {model}: {settings.steps} steps of {settings.prompts} prompts "
+        f"x {settings.num_generations} rollouts, learning rate {settings.lr:g}, seed {settings.seed}"
     )
 
 

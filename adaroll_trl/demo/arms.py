@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from transformers import PrinterCallback, TrainerCallback
 
 from .evaluation import sample_rewards
-from .problems import ProblemSet
+from .problems import DemoError, ProblemSet
 from .record import ArmResult, RolloutRecord
 from .settings import Settings
 
@@ -84,18 +84,35 @@ def trainer_arguments(settings: Settings, arm: str) -> dict[str, Any]:
     }
 
 
-def build_trainer(arm: str, settings: Settings, **parts: Any) -> Any:
-    """`GRPOTrainer` or `AdaRollGRPOTrainer`; the second gets the fields of its own that the user set, and no others."""
+def trainer_config(arm: str, settings: Settings) -> Any:
+    """`GRPOConfig` or `AdaRollGRPOConfig`; the second gets those of its own fields that the user set.
+
+    Raises:
+        DemoError: if the config refuses a value.
+    """
     arguments = trainer_arguments(settings, arm)
+    try:
+        if arm == "grpo":
+            from trl import GRPOConfig
+
+            return GRPOConfig(**arguments)
+        from .. import AdaRollGRPOConfig
+
+        # Tables go beside the results: the demo leaves nothing anywhere else.
+        tables = str(settings.output_dir / "tables")
+        return AdaRollGRPOConfig(**arguments, **settings.adaroll, table_cache_dir=tables)
+    except ValueError as error:
+        raise DemoError(str(error)) from error
+
+
+def trainer_class(arm: str) -> Any:
     if arm == "grpo":
-        from trl import GRPOConfig, GRPOTrainer
+        from trl import GRPOTrainer
 
-        return GRPOTrainer(args=GRPOConfig(**arguments), **parts)
-    from .. import AdaRollGRPOConfig, AdaRollGRPOTrainer
+        return GRPOTrainer
+    from .. import AdaRollGRPOTrainer
 
-    # Tables go beside the results: the demo leaves nothing anywhere else.
-    arguments["table_cache_dir"] = str(settings.output_dir / "tables")
-    return AdaRollGRPOTrainer(args=AdaRollGRPOConfig(**arguments, **settings.adaroll), **parts)
+    return AdaRollGRPOTrainer
 
 
 def run_arm(
@@ -110,9 +127,8 @@ def run_arm(
         lambda policy: evaluate(policy, tokenizer, problems, settings),
         settings.evaluation_steps if problems.held_out else set(),
     )
-    trainer = build_trainer(
-        arm,
-        settings,
+    trainer = trainer_class(arm)(
+        args=trainer_config(arm, settings),
         model=model,
         processing_class=tokenizer,
         reward_funcs=record.reward_function(problems.grade),

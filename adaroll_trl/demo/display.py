@@ -77,7 +77,8 @@ class Display:
 
     def finish(self, phase: str, note: str) -> None:
         task = self.progress.tasks[self.tasks[phase]]
-        self.advance(phase, int(task.total or 1), note)
+        if not task.finished or self.live is not None:
+            self.advance(phase, int(task.total or 1), note)
         self.progress.stop_task(task.id)
 
     def on_step(self, arm: str, step: int, record: RolloutRecord) -> None:

@@ -1,8 +1,8 @@
 """Right or wrong, for data sets of a user's own: what the gold answer is, and when a completion agrees with it.
 
-Three graders, picked by what the gold answers look like: numbers are compared with the number that a completion ends on
-(or marks with `####` or `\\boxed{}`), mathematical expressions are left to math-verify where it is installed, anything
-else must stand on the last line.
+Three graders, picked by what the gold answers look like: numbers are compared with the number that a completion ends
+on (or marks with `####` or `\\boxed{}`), mathematical expressions are left to math-verify where it is installed,
+anything else must stand on the last line.
 """
 
 from __future__ import annotations

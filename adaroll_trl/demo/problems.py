@@ -1,8 +1,8 @@
 """What a demo trains on: problems with a known answer, a reward of 0 or 1, and a difficulty level.
 
-The built-in task needs no download. A problem is a string of 3 to 14 digits to be reversed (`R5207=`, answer `7025`) or
-sorted (`S5207=`, answer `0257`). The level is the length: a model that has seen some of it in supervised training solves
-short strings nearly always and long ones nearly never, so a batch of prompts spans the whole range of success rates.
+The built-in task needs no download. A problem is a string of 3 to 14 digits to be reversed (`R5207=`, answer `7025`)
+or sorted (`S5207=`, answer `0257`). The level is the length: a model that has seen some of it in supervised training
+solves short strings mostly and long ones hardly ever, so a batch of prompts spans the whole range of success rates.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class LevelBin:
 
 
 def level_bins(levels: Sequence[int | None], at_most: int = 4) -> list[LevelBin]:
-    """Up to `at_most` bins of neighbouring levels with about the same number of problems; none where levels are unknown.
+    """Up to `at_most` bins of neighbouring levels with about the same number of problems; none if no level is known.
 
     >>> [bin.label for bin in level_bins([3, 4, 5, 6, 7, 8, 9, 10])]
     ['3-4', '5-6', '7-8', '9-10']

@@ -1,7 +1,7 @@
 """What is kept of a training run: every rollout's reward, and the held-out evaluations on the way.
 
-Both arms are recorded at the same place, their reward function, so nothing that is shown of one is measured otherwise in
-the other.
+Both arms are recorded at the same place, their reward function, so nothing that is shown of one is measured otherwise
+in the other.
 """
 
 from __future__ import annotations

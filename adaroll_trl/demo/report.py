@@ -1,4 +1,4 @@
-"""What a demo measured, as tables, sentences and a picture. It states figures with their errors and draws no conclusion."""
+"""What a demo measured, as tables, sentences and curves: figures with their errors, and no conclusion beyond them."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def probe_first_batch(
 def measure(
     settings: Settings, problems: ProblemSet, load: Callable[[], tuple[Any, Any]], display: Display
 ) -> DemoResult:
-    """Evaluate, train and probe. `load` returns the start of both arms, a model and its tokenizer, anew at each call."""
+    """Evaluate, train and probe. `load` returns a fresh copy of both arms' start: a model and its tokenizer."""
     from .arms import evaluate, run_arm
 
     before = np.zeros(0)

@@ -1,7 +1,7 @@
-"""A Llama of 85 thousand parameters with a tokenizer of single characters, and its supervised warm-up.
+"""A Llama of 83 thousand parameters with a tokenizer of single characters, and its supervised warm-up.
 
-Reinforcement learning needs a policy that succeeds sometimes. The warm-up is ordinary next-character training on problems
-of the built-in task, stopped early: it leaves a model whose success rate falls smoothly with the length of the string.
+Reinforcement learning needs a policy that succeeds sometimes. The warm-up is ordinary next-character training on
+problems of the built-in task, stopped early: it leaves a model whose success rate falls smoothly with the length.
 """
 
 from __future__ import annotations

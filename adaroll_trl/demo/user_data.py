@@ -53,16 +53,14 @@ _READERS: dict[str, Callable[[Path], list[Any]]] = {
 
 
 def read_rows(spec: str, split: str = "train") -> list[dict[str, Any]]:
-    """The records of a data set: a local .jsonl, .json, .csv or .parquet file, or a Hub id such as `openai/gsm8k:main`.
+    """The records of a data set: a local .jsonl, .json, .csv or .parquet file, or a Hub id like `openai/gsm8k:main`.
 
     Raises:
         DemoError: if there is no such file or set, or it does not hold records.
     """
     path = Path(spec).expanduser()
-    if path.suffix in _READERS or path.exists():
-        rows = _read_local(path, spec)
-    else:
-        rows = _read_hub(spec, split)
+    is_local = path.suffix in _READERS or path.exists() or spec.startswith((".", "/", "~"))
+    rows = _read_local(path, spec) if is_local else _read_hub(spec, split)
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise DemoError(f"--dataset {spec} holds no records with named columns.")
     return rows
