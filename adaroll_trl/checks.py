@@ -32,8 +32,8 @@ def warn_if_trl_changed(trainer: type = GRPOTrainer) -> None:
         if found != expected:
             warnings.warn(
                 f"TRL {trl.__version__} has {trainer.__name__}.{name}({', '.join(found or ['missing'])}), where "
-                f"adaroll_trl expects ({', '.join(expected)}). It is tested up to TRL {NEWEST_TESTED_TRL}: check for a "
-                "newer adaroll_trl, or install that TRL.",
+                f"adaroll_trl expects ({', '.join(expected)}). It is tested up to TRL {NEWEST_TESTED_TRL}: look for "
+                "a newer adaroll_trl, or install that TRL.",
                 stacklevel=2,
             )
 
@@ -83,7 +83,7 @@ def check_trainer(trainer: Any) -> None:
         if "unsloth" in f"{base.__module__}.{base.__name__}".lower():
             raise ValueError(
                 f"{base.__name__} comes from Unsloth, which rewrites TRL's GRPOTrainer and with it the methods that "
-                "a round calls. Do not import unsloth in this process, or use Unsloth's own trainer without adaroll_trl."
+                "a round calls. Do not import unsloth in this process, or use Unsloth's trainer without adaroll_trl."
             )
     seed = (trainer.args.generation_kwargs or {}).get("seed")
     if seed is not None:
@@ -149,13 +149,13 @@ def nothing_to_decide(num_prompts: int, num_generations: int, min_rollouts: int,
     budget = num_prompts * num_generations
     if num_prompts == 1:
         return (
-            f"A generation batch of {budget} rollouts with num_generations={num_generations} holds a single prompt, so "
+            f"A generation batch of {budget} rollouts with num_generations={num_generations} holds a single prompt: "
             "there is nothing to allocate and this trains plain GRPO. Raise steps_per_generation (for example to 8, "
             "which generates for 8 steps at once), gradient_accumulation_steps or per_device_train_batch_size."
         )
     if num_generations <= min_rollouts:
         return (
-            f"min_rollouts={min_rollouts} of num_generations={num_generations} rollouts per prompt are fixed, so there "
+            f"min_rollouts={min_rollouts} of num_generations={num_generations} rollouts per prompt are fixed: there "
             f"is nothing to allocate and this trains plain GRPO. Set min_rollouts below {num_generations}, or "
             "num_generations above it."
         )
@@ -219,7 +219,7 @@ def check_counts(
             problem = f"too few rollouts are left to give every prompt min_rollouts={state.min_rollouts}"
     if problem:
         raise ValueError(
-            f"allocator {allocator!r} returned counts {counts.tolist()} (sum {counts.sum()}) for {n} prompts that have "
-            f"{spent.tolist()}, with {left} rollouts and {rounds_left} rounds left: {problem}."
+            f"allocator {allocator!r} returned counts {counts.tolist()} (sum {counts.sum()}) for {n} prompts that "
+            f"have {spent.tolist()}, with {left} rollouts and {rounds_left} rounds left: {problem}."
         )
     return counts.astype(np.int64)

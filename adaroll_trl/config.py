@@ -11,7 +11,7 @@ from typing import Any, Literal
 from trl import GRPOConfig
 
 from .allocators import ALLOCATOR_NAMES
-from .checks import explain_batch_size
+from .checks import check_max_rollouts, explain_batch_size
 from .utilities import UTILITY_NAMES
 
 
@@ -26,7 +26,7 @@ class AdaRollOptions:
     allocator: str = field(
         default="adaroll",
         metadata={
-            "help": "Who decides how many rollouts each prompt gets next: 'adaroll' (the rounds plan), 'adaroll_joint' "
+            "help": "Who decides how many rollouts each prompt gets: 'adaroll' (the rounds plan), 'adaroll_joint' "
             "(exact tables in blocks of `block_size` prompts), 'uniform' (plain GRPO), or 'package.module:Class' for "
             "an allocator of your own."
         },
@@ -112,7 +112,7 @@ class AdaRollOptions:
         for name, least in (("rounds", 1), ("draws_per_round", 1), ("min_rollouts", 0), ("block_size", 1)):
             _require_int(name, getattr(self, name), least)
         if self.max_rollouts is not None:
-            _require_int("max_rollouts", self.max_rollouts, max(self.min_rollouts, 2))
+            _require_int("max_rollouts", self.max_rollouts, 2)
         for name in ("prior_alpha", "prior_beta", "kappa"):
             value = getattr(self, name)
             if not (_is_number(value) and value > 0):
@@ -147,12 +147,8 @@ class AdaRollGRPOConfig(AdaRollOptions, GRPOConfig):
             if "divisible by num_generations" not in str(error):
                 raise
             raise ValueError(explain_batch_size(self)) from error
-        if self.max_rollouts is not None and self.max_rollouts < self.num_generations:
-            raise ValueError(
-                f"max_rollouts={self.max_rollouts} is below num_generations={self.num_generations}: a generation batch "
-                f"has num_generations rollouts per prompt to spend, and {self.max_rollouts} per prompt cannot hold "
-                f"them. Set max_rollouts to at least {self.num_generations}, or None for 4 * num_generations."
-            )
+        if self.max_rollouts is not None and self.num_generations is not None:
+            check_max_rollouts(self.num_generations, self.min_rollouts, self.max_rollouts)
 
 
 def options_of(args: Any) -> AdaRollOptions:

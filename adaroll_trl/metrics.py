@@ -10,8 +10,10 @@ import warnings
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from trl.trainer.utils import nanstd
 
 from .advantages import weighted_rewards
+from .batch import GenerationBatch
 from .utilities import Utility
 
 FloatArray = NDArray[np.float64]
@@ -61,18 +63,19 @@ class SuccessSignal:
         if one_sided or undecided.mean() > 0.1:
             self._watch_range = False
             warnings.warn(
-                f"The success signal is {self._label}, which ranges from {low:.4g} to {high:.4g} here and does not look "
-                f"like a yes or no around the default threshold {self._threshold}. Set `success_threshold` to the value "
-                "at or above which a rollout succeeded, or `success_reward` to a reward function that is 0 or 1.",
+                f"The success signal is {self._label}, which ranges from {low:.4g} to {high:.4g} here and does not "
+                f"look like a yes or no around the default threshold {self._threshold}. Set `success_threshold` to "
+                "the value at or above which a rollout succeeded, or `success_reward` to a reward function that gives "
+                "0 or 1.",
                 stacklevel=2,
             )
 
 
 def tally(outcomes: FloatArray, group_ids: NDArray[np.int64], num_prompts: int) -> tuple[FloatArray, FloatArray]:
     """Successes and failures of each prompt; rollouts without reward count as neither."""
-    successes = np.bincount(group_ids, weights=outcomes == 1, minlength=num_prompts)
-    failures = np.bincount(group_ids, weights=outcomes == 0, minlength=num_prompts)
-    return successes, failures
+    successes = np.bincount(group_ids[outcomes == 1], minlength=num_prompts)
+    failures = np.bincount(group_ids[outcomes == 0], minlength=num_prompts)
+    return successes.astype(np.float64), failures.astype(np.float64)
 
 
 def expected_utility_after(utility: Utility, rollouts: int, alpha: FloatArray, beta: FloatArray) -> FloatArray:
@@ -88,6 +91,32 @@ def expected_utility_after(utility: Utility, rollouts: int, alpha: FloatArray, b
         probability = probability * (rollouts - k) * (a + k) / ((k + 1) * (b + rollouts - k - 1))
         expected = expected + probability * values[k + 1]
     return expected[inverse.reshape(-1)]
+
+
+def reward_metrics(
+    rewards_per_func: torch.Tensor, names: list[str], weights: torch.Tensor, std: torch.Tensor
+) -> dict[str, float]:
+    """TRL's reward metrics, under TRL's names, over all rounds of a batch."""
+    metrics = {}
+    for index, name in enumerate(names):
+        metrics[f"rewards/{name}/mean"] = torch.nanmean(rewards_per_func[:, index]).item()
+        metrics[f"rewards/{name}/std"] = nanstd(rewards_per_func[:, index]).item()
+    rewards = weighted_rewards(rewards_per_func, weights)
+    metrics["reward"] = torch.nanmean(rewards).item()
+    metrics["reward_std"] = nanstd(rewards).item()
+    metrics["frac_reward_zero_std"] = torch.isclose(std, torch.zeros_like(std)).float().mean().item()
+    return metrics
+
+
+def adaroll_metrics(
+    batch: GenerationBatch, utility: Utility, rewards: torch.Tensor, advantages: torch.Tensor, group_ids: torch.Tensor
+) -> dict[str, float]:
+    """Everything that is logged under `adaroll/`; what is unknown (nan) is left out."""
+    metrics = allocation_metrics(batch.successes, batch.failures, batch.rollouts, utility)
+    metrics |= batch.estimates
+    metrics |= training_metrics(rewards, advantages, group_ids)
+    metrics |= {"rounds": float(len(batch.rounds)), "time/allocate": batch.seconds}
+    return {f"adaroll/{name}": value for name, value in metrics.items() if not np.isnan(value)}
 
 
 def allocation_metrics(

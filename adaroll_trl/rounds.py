@@ -1,4 +1,4 @@
-"""The rounds of a generation batch: what each one produced, and how they become one batch again.
+"""How the rounds of a generation batch become one batch again.
 
 A round is an ordinary call of TRL's `_generate_and_score_completions`, so it returns what TRL returns for a smaller
 batch: tensors padded to the round's own longest prompt and completion, metrics averaged over the round's rows, and log
@@ -10,16 +10,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-# How each entry of TRL's output dict grows from rounds to batch. (side, fill value) for tensors of shape (rows, T):
-_PROMPT_SIDE = {"prompt_ids": None, "prompt_mask": 0}  # padded on the left; None: the tokenizer's pad token
-_COMPLETION_SIDE = {  # padded on the right
+from .batch import Round
+
+# How each entry of TRL's output dict grows from rounds to batch. Tensors of shape (rows, T) are padded to the longest
+# round with the value here; None is the tokenizer's pad token.
+_PROMPT_SIDE: dict[str, float | None] = {
+    "prompt_ids": None,
+    "prompt_mask": 0,
+}  # on the left
+_COMPLETION_SIDE: dict[str, float | None] = {  # on the right
     "completion_ids": None,
     "completion_mask": 0,
     "old_per_token_logps": 0.0,
@@ -28,7 +31,7 @@ _COMPLETION_SIDE = {  # padded on the right
     "importance_sampling_ratio": 1.0,  # VESPO sums its log over all positions, masked or not
     "tool_mask": 1,
 }
-_WHOLE_SEQUENCE = {"token_type_ids": 0, "mm_token_type_ids": 0}  # padded on both sides
+_WHOLE_SEQUENCE = {"token_type_ids": 0, "mm_token_type_ids": 0}  # on both sides
 _STACKED = (  # one row per image, patch or tile
     "pixel_values",
     "image_grid_thw",
@@ -39,32 +42,6 @@ _STACKED = (  # one row per image, patch or tile
 )
 _LISTS = ("num_images", "num_tiles")  # one entry per row, 0 for a row without images
 _KNOWN = {*_PROMPT_SIDE, *_COMPLETION_SIDE, *_WHOLE_SEQUENCE, *_STACKED, *_LISTS, "advantages", "num_items_in_batch"}
-
-
-@dataclass
-class Round:
-    """One round: what was asked for, and what came back.
-
-    Args:
-        group_ids (int array of shape (rows over all ranks,)): the prompt of each gathered row.
-        belief_means (float array, same shape): the prompt's expected success probability when the row was asked for.
-        local (`slice`): this rank's part of the gathered rows.
-        rewards (`torch.Tensor` of shape (rows over all ranks, reward functions)): gathered rewards.
-        output (`dict`): what TRL's method returned on this rank.
-        metrics, logs (`dict`): what TRL added to the trainer's `_metrics["train"]` and `_logs`.
-    """
-
-    group_ids: NDArray[np.int64]
-    belief_means: NDArray[np.float64]
-    local: slice
-    rewards: torch.Tensor | None = None
-    output: dict[str, Any] = field(default_factory=dict)
-    metrics: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    logs: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> int:
-        return len(self.group_ids)
 
 
 def merge_outputs(outputs: Sequence[dict[str, Any]], pad_token_id: int) -> dict[str, Any]:
@@ -238,71 +215,3 @@ def _weight(name: str, round_: Round) -> float:
 def _mean(values: Sequence[float]) -> float:
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
-
-
-@dataclass
-class GenerationBatch:
-    """The prompts of a generation batch, what is known of them, and what is left to spend.
-
-    Args:
-        rows (list of `dict`): one dataset row per prompt.
-        keys (list of `str`): their names, see `prompt_key`.
-        prior_alpha, prior_beta (float arrays of shape (n,)): beliefs before the batch.
-        left (`int`): rollouts left to spend, over all processes.
-        rounds_left (`int`): rounds left to spend them in.
-    """
-
-    rows: list[dict[str, Any]]
-    keys: list[str]
-    prior_alpha: NDArray[np.float64]
-    prior_beta: NDArray[np.float64]
-    left: int
-    rounds_left: int
-    rounds: list[Round] = field(default_factory=list)
-    estimates: dict[str, float] = field(default_factory=dict)  # logged, see `AdaRollMixin._estimates`
-    seconds: float = 0.0  # spent on allocation decisions
-
-    def __post_init__(self) -> None:
-        self.successes = np.zeros(self.num_prompts)
-        self.failures = np.zeros(self.num_prompts)
-        self.rollouts = np.zeros(self.num_prompts, dtype=np.int64)
-
-    @property
-    def num_prompts(self) -> int:
-        return len(self.rows)
-
-    @property
-    def group_ids(self) -> NDArray[np.int64]:
-        """The prompt of each row of the batch, in the order of the rounds' gathered rows."""
-        return np.concatenate([round_.group_ids for round_ in self.rounds])
-
-    @property
-    def belief_means(self) -> NDArray[np.float64]:
-        """Each prompt's expected success probability, given all that is known."""
-        alpha, beta = self.prior_alpha + self.successes, self.prior_beta + self.failures
-        return np.asarray(alpha / (alpha + beta))
-
-    def plan_round(self, counts: NDArray[np.int64], rank: int, world_size: int) -> Round:
-        """The round that gives prompt i `counts[i]` rollouts: row by row, each rank's share as large as the others'."""
-        group_ids = np.repeat(np.arange(self.num_prompts), counts)
-        share = len(group_ids) // world_size
-        return Round(group_ids, self.belief_means[group_ids], slice(rank * share, (rank + 1) * share))
-
-    def record(self, round_: Round, successes: NDArray[np.float64], failures: NDArray[np.float64]) -> None:
-        """Take a finished round into account."""
-        self.rounds.append(round_)
-        self.successes += successes
-        self.failures += failures
-        self.rollouts += np.bincount(round_.group_ids, minlength=self.num_prompts)
-        self.left -= round_.rows
-        self.rounds_left -= 1
-
-    def table_columns(self) -> dict[str, list[Any]]:
-        """The columns that the completions table gains, row by row."""
-        numbers = [index + 1 for index, round_ in enumerate(self.rounds) for _ in range(round_.rows)]
-        return {
-            "group": self.group_ids.tolist(),
-            "group_size": self.rollouts[self.group_ids].tolist(),
-            "round": numbers,
-            "belief_mean": np.concatenate([round_.belief_means for round_ in self.rounds]).tolist(),
-        }

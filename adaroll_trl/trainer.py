@@ -15,50 +15,35 @@ mean nothing and are replaced once all rounds are in.
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import textwrap
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
-from numpy.typing import NDArray
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
-from trl.trainer.utils import nanstd
 
 from .advantages import group_advantages, prompt_weight_factors, weighted_rewards
-from .allocators import AllocationState, Allocator, make_allocator
-from .allocators.uniform import UniformAllocator
+from .allocators import Allocator
+from .batch import GenerationBatch, Round
 from .beliefs import Beliefs, prompt_key
-from .checks import (
-    check_call,
-    check_class,
-    check_counts,
-    check_max_rollouts,
-    check_rows,
-    check_trainer,
-    explain_batch_size,
-    nothing_to_decide,
-    warn_if_trl_changed,
-)
-from .config import AdaRollOptions, load_by_path, options_of
-from .metrics import SuccessSignal, allocation_metrics, expected_utility_after, tally, training_metrics
-from .rounds import GenerationBatch, Round, append_logs, merge_metrics, merge_outputs, replace_last, scratch_logs
-from .utilities import Utility, as_utility, make_utility
+from .checkpoint import STATE_FILE, load_state, save_state
+from .checks import check_call, check_class, check_rows, check_trainer, explain_batch_size, warn_if_trl_changed
+from .config import options_of
+from .metrics import SuccessSignal, adaroll_metrics, reward_metrics, tally
+from .planner import Decision, RolloutPlanner
+from .rounds import append_logs, merge_metrics, merge_outputs, replace_last, scratch_logs
+from .vllm import kept_awake
 
 if TYPE_CHECKING:
-    _Base = GRPOTrainer
+    from typing import Any as _Base
 else:
     _Base = object
-
-_STATE_FILE = "adaroll_state.json"
 
 warn_if_trl_changed()
 
@@ -72,11 +57,11 @@ class AdaRollMixin(_Base):
 
     The options come from the config where it has them (`AdaRollGRPOConfig`, or a config of your own with
     `AdaRollOptions` among its bases); any other config gets their defaults.
-
-    `allocator` is an attribute: after construction it may be replaced by any `Allocator`.
     """
 
-    allocator: Allocator
+    num_generations: Any
+    _logs: Any
+    _signature_columns: Any
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -87,60 +72,56 @@ class AdaRollMixin(_Base):
         check_call({**given, **given.get("kwargs", {})})
         super().__init__(*args, **kwargs)
         check_trainer(self)
-        self.adaroll = options_of(self.args)
-        self._init_allocation(self.adaroll)
-        self._beliefs = Beliefs(self.adaroll.prior_alpha, self.adaroll.prior_beta, self.adaroll.belief_decay)
+        options = self.adaroll = options_of(self.args)
+        group, world = self.num_generations, self.accelerator.num_processes
+        prompts = self.args.generation_batch_size // group
+        self._planner = RolloutPlanner(options, prompts, group, world, self._warn)
+        self._beliefs = Beliefs(options.prior_alpha, options.prior_beta, options.belief_decay)
         self._success = SuccessSignal(
-            self.reward_func_names, self.reward_weights, self.adaroll.success_reward, self.adaroll.success_threshold
+            self.reward_func_names, self.reward_weights, options.success_reward, options.success_threshold
         )
         self._round: Round | None = None  # the one that is running
         self._held_metrics: dict[str, list[float]] = {}
         self._allocator_before: dict[str, Any] = {}
-        self._bounds: dict[tuple[Any, ...], float] = {}
 
-    def _init_allocation(self, options: AdaRollOptions) -> None:
-        group = self.num_generations
-        self._max_rollouts = 4 * group if options.max_rollouts is None else options.max_rollouts
-        check_max_rollouts(group, options.min_rollouts, self._max_rollouts)
-        self._utility = _make_utility(options)
-        self.allocator = _make_allocator(options)
-        idle = nothing_to_decide(
-            self.args.generation_batch_size // group, group, options.min_rollouts, self.accelerator.num_processes
-        )
-        if idle and not isinstance(self.allocator, UniformAllocator):
-            self.allocator = UniformAllocator()
-            if self.accelerator.is_main_process:
-                warnings.warn(idle, stacklevel=3)
+    @property
+    def allocator(self) -> Allocator:
+        """Who decides. May be replaced by any `Allocator` between batches."""
+        return self._planner.allocator
+
+    @allocator.setter
+    def allocator(self, allocator: Allocator) -> None:
+        self._planner.allocator = allocator
+
+    def _warn(self, message: str) -> None:
+        if self.accelerator.is_main_process:
+            warnings.warn(message, stacklevel=2)
+
+    # Rounds
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
         batch = self._start_batch(inputs)
-        with self._vllm_kept_awake(batch.rounds_left):
+        with kept_awake(self, batch.rounds_left):
             while batch.left > 0:
                 self._run_round(batch, self._decide(batch))
         return self._finish_batch(batch)
 
     def _start_batch(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
         rows = self._gather_prompts(inputs)
-        needs_id = self._beliefs.decay > 0 and getattr(self, "environment_factories", None) is not None
-        if needs_id and "prompt_id" not in rows[0]:
+        if self._beliefs.decay > 0 and self.environments_own_prompts and "prompt_id" not in rows[0]:
             raise ValueError(
                 f"belief_decay={self._beliefs.decay} with an environment needs a `prompt_id` column: the environment "
                 "adds to the prompt, so the dataset's prompt alone does not tell tasks apart. Add the column, or set "
                 "belief_decay=0."
             )
         keys = [prompt_key(row) for row in rows]
-        budget, world = len(rows) * self.num_generations, self.accelerator.num_processes
-        rounds = self.allocator.num_rounds(len(rows), budget, self.adaroll.rounds, self._min_rollouts)
-        rounds = max(1, min(rounds, budget // world))  # every process gets a row in every round
+        alpha, beta = self._beliefs.prior(keys)
+        budget = len(rows) * self.num_generations
         self._held_metrics = {}
         self._allocator_before = deepcopy(self.allocator.state_dict())
-        return GenerationBatch(rows, keys, *self._beliefs.prior(keys), left=budget, rounds_left=rounds)
-
-    @property
-    def _min_rollouts(self) -> int:
-        return min(self.adaroll.min_rollouts, self.num_generations)
+        return GenerationBatch(rows, keys, alpha, beta, left=budget, rounds_left=self._planner.num_rounds(len(rows)))
 
     def _gather_prompts(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """One row for each prompt of the generation batch, on every process.
@@ -151,88 +132,37 @@ class AdaRollMixin(_Base):
         """
         world, rank, group = self.accelerator.num_processes, self.accelerator.process_index, self.num_generations
         first_row = rank * len(inputs)
-        expected = self.args.per_device_train_batch_size * self.args.steps_per_generation
-        check_rows(inputs, first_row, group, expected)
+        check_rows(inputs, first_row, group, self.args.per_device_train_batch_size * self.args.steps_per_generation)
         if len(inputs) * world % group:
             raise ValueError(explain_batch_size(self.args, world))
-        first_of_group = [row for index, row in enumerate(inputs) if (first_row + index) % group == 0]
-        return first_of_group if world == 1 else gather_object(first_of_group)
+        firsts = [row for index, row in enumerate(inputs) if (first_row + index) % group == 0]
+        return firsts if world == 1 else gather_object(firsts)
 
-    def _decide(self, batch: GenerationBatch) -> NDArray[np.int64]:
-        """The next round's counts, decided by the main process for all."""
+    def _decide(self, batch: GenerationBatch) -> Decision:
+        """The next round, decided by the main process for all."""
         answer: list[Any] = [None]
         failure: Exception | None = None
         if self.accelerator.is_main_process:
             try:
-                answer = [self._ask_allocator(batch)]
-            except Exception as error:  # the others wait for an answer
+                answer = [self._planner.decide(batch)]
+            except Exception as error:  # first tell the others, who wait for an answer
                 failure, answer = error, [str(error)]
         broadcast_object_list(answer, from_process=0)
         if failure is not None:
             raise failure
         if isinstance(answer[0], str):
             raise RuntimeError(f"The main process could not allocate rollouts: {answer[0]}")
-        counts, seconds, estimates = answer[0]
-        batch.seconds += seconds
-        batch.estimates.update(estimates)
-        return counts
+        return answer[0]
 
-    def _ask_allocator(self, batch: GenerationBatch) -> tuple[NDArray[np.int64], float, dict[str, float]]:
-        state = AllocationState(
-            batch.successes.copy(),
-            batch.failures.copy(),
-            batch.prior_alpha,
-            batch.prior_beta,
-            rollouts=batch.rollouts.copy(),
-            prompt_ids=batch.keys,
-            min_rollouts=self._min_rollouts,
-            max_rollouts=self._max_rollouts,
-            multiple_of=self.accelerator.num_processes,
-        )
-        estimates = {} if batch.rounds else self._estimates(batch, state)
-        start = time.perf_counter()
-        counts = self.allocator.allocate(state, batch.left, batch.rounds_left)
-        seconds = time.perf_counter() - start
-        name = getattr(self.allocator, "name", type(self.allocator).__name__)
-        return check_counts(counts, state, batch.left, batch.rounds_left, name), seconds, estimates
-
-    def _estimates(self, batch: GenerationBatch, state: AllocationState) -> dict[str, float]:
-        """Expected utility per prompt before the first rollout: of the allocator, of plain GRPO, and a bound on both."""
-        n = batch.num_prompts
-        uniform = expected_utility_after(self._utility, self.num_generations, batch.prior_alpha, batch.prior_beta)
-        return {
-            "utility/planned": self.allocator.expected_utility(state, batch.left, batch.rounds_left) / n,
-            "utility/uniform": float(uniform.mean()),
-            "utility/bound": self._bound(batch) / n,
-        }
-
-    def _bound(self, batch: GenerationBatch) -> float:
-        try:
-            from .solver import lagrangian_bound
-        except ImportError:
-            return float("nan")
-
-        priors = np.stack([batch.prior_alpha, batch.prior_beta], axis=1)
-        common = bool((priors == priors[0]).all())
-        prior = (float(priors[0, 0]), float(priors[0, 1])) if common else priors
-        key = (batch.num_prompts, batch.left, *priors[0])
-        if common and key in self._bounds:
-            return self._bounds[key]
-        bound = lagrangian_bound(
-            batch.num_prompts, batch.left, self._utility, prior, self._min_rollouts, self._max_rollouts
-        )
-        if common:
-            self._bounds[key] = bound
-        return bound
-
-    def _run_round(self, batch: GenerationBatch, counts: NDArray[np.int64]) -> None:
-        round_ = batch.plan_round(counts, self.accelerator.process_index, self.accelerator.num_processes)
+    def _run_round(self, batch: GenerationBatch, decision: Decision) -> None:
+        round_ = batch.plan_round(decision.counts, self.accelerator.process_index, self.accelerator.num_processes)
         rows = [dict(batch.rows[i]) for i in round_.group_ids[round_.local]]  # TRL writes into its rows
         with self._recording(round_, is_last=round_.rows == batch.left):
             round_.output = super()._generate_and_score_completions(rows)
-        assert round_.rewards is not None
         outcomes = self._success.outcomes(round_.rewards)
         batch.record(round_, *tally(outcomes, round_.group_ids, batch.num_prompts))
+        batch.seconds += decision.seconds
+        batch.estimates |= decision.estimates
 
     @contextmanager
     def _recording(self, round_: Round, is_last: bool) -> Iterator[None]:
@@ -264,9 +194,11 @@ class AdaRollMixin(_Base):
         if self._round_is_last:
             self._pending_metrics.update(self._held_metrics)
 
+    # From rounds to batch
+
     def _finish_batch(self, batch: GenerationBatch) -> dict[str, Any]:
         output = merge_outputs([round_.output for round_ in batch.rounds], self._tokenizer.pad_token_id)
-        rewards_per_func = torch.cat([round_.rewards for round_ in batch.rounds if round_.rewards is not None])
+        rewards_per_func = torch.cat([round_.rewards for round_ in batch.rounds])
         group_ids = torch.as_tensor(batch.group_ids, device=rewards_per_func.device)
         advantages, std = group_advantages(
             rewards_per_func, group_ids, self.reward_weights, self.scale_rewards, self.multi_objective_aggregation
@@ -274,8 +206,7 @@ class AdaRollMixin(_Base):
         if self.adaroll.prompt_weighting == "prompt":
             advantages = advantages * prompt_weight_factors(group_ids)
         per_round = torch.split(advantages, [round_.rows for round_ in batch.rounds])
-        local = [part[round_.local] for part, round_ in zip(per_round, batch.rounds, strict=True)]
-        output["advantages"] = torch.cat(local)
+        output["advantages"] = torch.cat([part[r.local] for part, r in zip(per_round, batch.rounds, strict=True)])
         self._log_batch(batch, rewards_per_func, advantages, std, group_ids)
         self._beliefs.update(batch.keys, batch.successes, batch.failures)
         return output
@@ -290,44 +221,20 @@ class AdaRollMixin(_Base):
     ) -> None:
         append_logs(self._logs, batch.rounds, batch.table_columns())
         replace_last(self._logs["advantages"], advantages.tolist())
-        rewards = weighted_rewards(rewards_per_func, self.reward_weights)
         metrics = merge_metrics(batch.rounds)
-        for index, name in enumerate(self.reward_func_names):
-            metrics[f"rewards/{name}/mean"] = torch.nanmean(rewards_per_func[:, index]).item()
-            metrics[f"rewards/{name}/std"] = nanstd(rewards_per_func[:, index]).item()
-        metrics["reward"] = torch.nanmean(rewards).item()
-        metrics["reward_std"] = nanstd(rewards).item()
-        metrics["frac_reward_zero_std"] = torch.isclose(std, torch.zeros_like(std)).float().mean().item()
-        ours = allocation_metrics(batch.successes, batch.failures, batch.rollouts, self._utility)
-        ours |= training_metrics(rewards, advantages, group_ids)
-        ours |= batch.estimates | {"rounds": float(len(batch.rounds)), "time/allocate": batch.seconds}
-        metrics |= {f"adaroll/{name}": value for name, value in ours.items() if not np.isnan(value)}
-        log = self._metrics["train"]
+        metrics |= reward_metrics(rewards_per_func, self.reward_func_names, self.reward_weights, std)
+        rewards = weighted_rewards(rewards_per_func, self.reward_weights)
+        metrics |= adaroll_metrics(batch, self._planner.utility, rewards, advantages, group_ids)
         for name, value in metrics.items():
-            log[name].append(value)
-        log["num_tokens"] = [metrics["num_tokens"]]  # a running total, as in TRL
+            self._metrics["train"][name].append(value)
+        self._metrics["train"]["num_tokens"] = [metrics["num_tokens"]]  # a running total, as in TRL
 
-    @contextmanager
-    def _vllm_kept_awake(self, rounds: int) -> Iterator[None]:
-        """With vLLM's sleep mode, load the weights once per batch and not once per round.
+    # Columns and checkpoints
 
-        Asleep, vLLM has neither weights nor cache; TRL wakes it and loads the weights in each generation call. The
-        price of staying awake is its memory while log-probabilities are computed between the rounds.
-        """
-        if rounds == 1 or not (self.use_vllm and self.vllm_mode == "colocate" and self.args.vllm_enable_sleep_mode):
-            yield
-            return
-        vllm = self.vllm_generation
-        vllm.sync_weights()
-        self._last_loaded_step = self.state.global_step
-        vllm.llm.wake_up(tags=["kv_cache"])
-        vllm.enable_sleep_mode = False
-        try:
-            yield
-        finally:
-            vllm.enable_sleep_mode = True
-            vllm.llm.sleep(level=2)
-            vllm._llm_weights_sleeping = True
+    @property
+    def environments_own_prompts(self) -> bool:
+        """Whether environments add to the prompts; TRL below 1.9 has none."""
+        return getattr(self, "environment_factories", None) is not None
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
@@ -344,29 +251,20 @@ class AdaRollMixin(_Base):
             "beliefs": self._beliefs.state_dict(before_last_update=partly_used),
             "allocator": self._allocator_before if partly_used else self.allocator.state_dict(),
         }
-        folder = os.path.join(self._get_output_dir(trial=trial), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
-        path = os.path.join(folder, _STATE_FILE)
-        with open(f"{path}.tmp", "w") as file:
-            json.dump(state, file)
-        os.replace(f"{path}.tmp", path)
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        save_state(os.path.join(self._get_output_dir(trial=trial), name), state)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
-        state: list[Any] = [None]
-        path = os.path.join(checkpoint, _STATE_FILE)
-        if self.accelerator.is_main_process and os.path.exists(path):
-            with open(path) as file:
-                state = [json.load(file)]
-        broadcast_object_list(state, from_process=0)  # the folder may exist on one machine only
+        state = [load_state(checkpoint) if self.accelerator.is_main_process else None]
+        broadcast_object_list(state, from_process=0)  # the folder may be on one machine only
         if state[0] is not None:
             self._beliefs.load_state_dict(state[0]["beliefs"])
             self.allocator.load_state_dict(state[0]["allocator"])
-        elif self._beliefs.decay > 0 and self.accelerator.is_main_process:
-            warnings.warn(
-                f"{checkpoint} has no {_STATE_FILE}: every prompt's belief starts at the prior.", stacklevel=2
-            )
+        elif self._beliefs.decay > 0:
+            self._warn(f"{checkpoint} has no {STATE_FILE}: every prompt's belief starts at the prior.")
 
 
 class AdaRollGRPOTrainer(AdaRollMixin, GRPOTrainer):
@@ -392,24 +290,3 @@ class AdaRollGRPOTrainer(AdaRollMixin, GRPOTrainer):
                 month        = oct,
             }"""),
     }
-
-
-def _make_utility(options: AdaRollOptions) -> Utility:
-    if ":" in options.utility:
-        return as_utility(load_by_path("utility", options.utility))
-    return make_utility(options.utility, **({"kappa": options.kappa} if options.utility == "progress" else {}))
-
-
-def _make_allocator(options: AdaRollOptions) -> Allocator:
-    if ":" in options.allocator:
-        return load_by_path("allocator", options.allocator)()
-    if options.allocator == "uniform":
-        return UniformAllocator()
-    return make_allocator(
-        options.allocator,
-        utility=_make_utility(options) if ":" in options.utility else options.utility,
-        kappa=options.kappa,
-        block_size=options.block_size,
-        draws_per_round=options.draws_per_round,
-        table_cache_dir=options.table_cache_dir,
-    )

@@ -1,0 +1,104 @@
+"""A generation batch and its rounds: which prompts, what is known of them, what is left to spend, what came back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass
+class Round:
+    """One round: what was asked for, and what came back.
+
+    Args:
+        group_ids (int array of shape (rows over all ranks,)): the prompt of each gathered row.
+        belief_means (float array, same shape): the prompt's expected success probability when the row was asked for.
+        local (`slice`): this rank's part of the gathered rows.
+        rewards (`torch.Tensor` of shape (rows over all ranks, reward functions)): gathered rewards.
+        output (`dict`): what TRL's method returned on this rank.
+        metrics, logs (`dict`): what TRL added to the trainer's `_metrics["train"]` and `_logs`.
+    """
+
+    group_ids: NDArray[np.int64]
+    belief_means: NDArray[np.float64]
+    local: slice
+    rewards: Any = None
+    output: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    logs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return len(self.group_ids)
+
+
+@dataclass
+class GenerationBatch:
+    """The prompts of a generation batch, what is known of them, and what is left to spend.
+
+    Args:
+        rows (list of `dict`): one dataset row per prompt.
+        keys (list of `str`): their names, see `prompt_key`.
+        prior_alpha, prior_beta (float arrays of shape (n,)): beliefs before the batch.
+        left (`int`): rollouts left to spend, over all processes.
+        rounds_left (`int`): rounds left to spend them in.
+    """
+
+    rows: list[dict[str, Any]]
+    keys: list[str]
+    prior_alpha: NDArray[np.float64]
+    prior_beta: NDArray[np.float64]
+    left: int
+    rounds_left: int
+    rounds: list[Round] = field(default_factory=list)
+    estimates: dict[str, float] = field(default_factory=dict)  # logged, see `RolloutPlanner`
+    seconds: float = 0.0  # spent on allocation decisions
+
+    def __post_init__(self) -> None:
+        self.successes = np.zeros(self.num_prompts)
+        self.failures = np.zeros(self.num_prompts)
+        self.rollouts = np.zeros(self.num_prompts, dtype=np.int64)
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self.rows)
+
+    @property
+    def group_ids(self) -> NDArray[np.int64]:
+        """The prompt of each row of the batch, in the order of the rounds' gathered rows."""
+        return np.concatenate([round_.group_ids for round_ in self.rounds])
+
+    @property
+    def belief_means(self) -> NDArray[np.float64]:
+        """Each prompt's expected success probability, given all that is known."""
+        alpha, beta = self.prior_alpha + self.successes, self.prior_beta + self.failures
+        return np.asarray(alpha / (alpha + beta))
+
+    def plan_round(self, counts: NDArray[np.int64], rank: int, world_size: int) -> Round:
+        """The round that gives prompt i `counts[i]` rollouts, and each rank as many rows as the others."""
+        group_ids = np.repeat(np.arange(self.num_prompts), counts)
+        share = len(group_ids) // world_size
+        return Round(group_ids, self.belief_means[group_ids], slice(rank * share, (rank + 1) * share))
+
+    def record(self, round_: Round, successes: NDArray[np.float64], failures: NDArray[np.float64]) -> None:
+        """Take a finished round into account."""
+        self.rounds.append(round_)
+        self.successes += successes
+        self.failures += failures
+        self.rollouts += np.bincount(round_.group_ids, minlength=self.num_prompts)
+        self.left -= round_.rows
+        self.rounds_left -= 1
+
+    def table_columns(self) -> dict[str, list[Any]]:
+        """The columns that the completions table gains, row by row."""
+        numbers = [index + 1 for index, round_ in enumerate(self.rounds) for _ in range(round_.rows)]
+        return {
+            "group": self.group_ids.tolist(),
+            "group_size": self.rollouts[self.group_ids].tolist(),
+            "round": numbers,
+            "belief_mean": np.concatenate([round_.belief_means for round_ in self.rounds]).tolist(),
+        }

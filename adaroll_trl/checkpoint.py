@@ -1,0 +1,36 @@
+"""What AdaRoll adds to a checkpoint: one JSON file with the beliefs and the allocator's state."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+STATE_FILE = "adaroll_state.json"
+
+
+def save_state(folder: str, state: dict[str, Any]) -> None:
+    """Write `state` into a checkpoint folder, whole or not at all."""
+    path = os.path.join(folder, STATE_FILE)
+    with open(f"{path}.tmp", "w") as file:
+        json.dump(state, file)
+    os.replace(f"{path}.tmp", path)
+
+
+def load_state(folder: str) -> dict[str, Any] | None:
+    """What `save_state` wrote, or None for a checkpoint of another trainer.
+
+    Raises:
+        ValueError: if the file is there and is not what `save_state` writes.
+    """
+    path = os.path.join(folder, STATE_FILE)
+    if not os.path.exists(path):
+        return None
+    try:
+        with open(path) as file:
+            state = json.load(file)
+        return {"beliefs": state["beliefs"], "allocator": state["allocator"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is damaged: {error!r}. Delete it to go on with every prompt's belief at the prior."
+        ) from error

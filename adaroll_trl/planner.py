@@ -1,0 +1,138 @@
+"""The planner between trainer and allocator: it states the question, checks the answer and estimates its worth.
+
+Plain numpy. On several processes only the main one asks it for decisions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .allocators import AllocationState, Allocator, make_allocator
+from .allocators.uniform import UniformAllocator
+from .batch import GenerationBatch
+from .checks import check_counts, check_max_rollouts, nothing_to_decide
+from .config import AdaRollOptions, load_by_path
+from .metrics import expected_utility_after
+from .utilities import Utility, as_utility, make_utility
+
+
+@dataclass
+class Decision:
+    """A round's counts, how long they took to decide, and (in the first round) estimates for the log."""
+
+    counts: np.ndarray
+    seconds: float
+    estimates: dict[str, float] = field(default_factory=dict)
+
+
+class RolloutPlanner:
+    """Decides the rounds of a generation batch with an allocator.
+
+    Args:
+        options (`AdaRollOptions`): the user's options.
+        num_prompts (`int`): prompts in a generation batch.
+        num_generations (`int`): rollouts per prompt, on average.
+        world_size (`int`): number of processes; every round's total is a multiple of it.
+        warn (callable): called with the reason where such a batch leaves nothing to decide.
+    """
+
+    def __init__(
+        self,
+        options: AdaRollOptions,
+        num_prompts: int,
+        num_generations: int,
+        world_size: int,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.rounds = options.rounds
+        self.num_generations = num_generations
+        self.world_size = world_size
+        self.min_rollouts = min(options.min_rollouts, num_generations)
+        self.max_rollouts = 4 * num_generations if options.max_rollouts is None else options.max_rollouts
+        check_max_rollouts(num_generations, options.min_rollouts, self.max_rollouts)
+        self.utility = _make_utility(options)
+        self.allocator: Allocator = _make_allocator(options)
+        self._bounds: dict[tuple[float, ...], float] = {}
+        idle = nothing_to_decide(num_prompts, num_generations, options.min_rollouts, world_size)
+        if idle and not isinstance(self.allocator, UniformAllocator):
+            self.allocator = UniformAllocator()
+            warn(idle)
+
+    def num_rounds(self, num_prompts: int) -> int:
+        """Rounds for a batch: at most what was asked for, and never more than every process can take part in."""
+        budget = num_prompts * self.num_generations
+        rounds = self.allocator.num_rounds(num_prompts, budget, self.rounds, self.min_rollouts)
+        return max(1, min(rounds, budget // self.world_size))
+
+    def decide(self, batch: GenerationBatch) -> Decision:
+        """The next round's counts, checked."""
+        state = AllocationState(
+            batch.successes.copy(),
+            batch.failures.copy(),
+            batch.prior_alpha,
+            batch.prior_beta,
+            rollouts=batch.rollouts.copy(),
+            prompt_ids=batch.keys,
+            min_rollouts=self.min_rollouts,
+            max_rollouts=self.max_rollouts,
+            multiple_of=self.world_size,
+        )
+        estimates = {} if batch.rounds else self._estimates(batch, state)
+        start = time.perf_counter()
+        counts = self.allocator.allocate(state, batch.left, batch.rounds_left)
+        seconds = time.perf_counter() - start
+        name = getattr(self.allocator, "name", type(self.allocator).__name__)
+        counts = check_counts(counts, state, batch.left, batch.rounds_left, name)
+        return Decision(counts, seconds, estimates)
+
+    def _estimates(self, batch: GenerationBatch, state: AllocationState) -> dict[str, float]:
+        """Utility per prompt expected before the first rollout: the allocator's, plain GRPO's, and a bound on both."""
+        n = batch.num_prompts
+        uniform = expected_utility_after(self.utility, self.num_generations, batch.prior_alpha, batch.prior_beta)
+        return {
+            "utility/planned": self.allocator.expected_utility(state, batch.left, batch.rounds_left) / n,
+            "utility/uniform": float(uniform.mean()),
+            "utility/bound": self._bound(batch) / n,
+        }
+
+    def _bound(self, batch: GenerationBatch) -> float:
+        """The bound on every policy; kept where all prompts have one prior, as they do when beliefs are forgotten."""
+        try:
+            from .solver import lagrangian_bound
+        except ImportError:
+            return float("nan")
+
+        priors = np.stack([batch.prior_alpha, batch.prior_beta], axis=1)
+        limits = (self.min_rollouts, self.max_rollouts)
+        if not (priors == priors[0]).all():
+            return lagrangian_bound(batch.num_prompts, batch.left, self.utility, priors, *limits)
+        prior = (float(priors[0, 0]), float(priors[0, 1]))
+        key = (batch.num_prompts, batch.left, *prior)
+        if key not in self._bounds:
+            self._bounds[key] = lagrangian_bound(batch.num_prompts, batch.left, self.utility, prior, *limits)
+        return self._bounds[key]
+
+
+def _make_utility(options: AdaRollOptions) -> Utility:
+    if ":" in options.utility:
+        return as_utility(load_by_path("utility", options.utility))
+    return make_utility(options.utility, **({"kappa": options.kappa} if options.utility == "progress" else {}))
+
+
+def _make_allocator(options: AdaRollOptions) -> Allocator:
+    if ":" in options.allocator:
+        return load_by_path("allocator", options.allocator)()
+    if options.allocator == "uniform":
+        return UniformAllocator()
+    return make_allocator(
+        options.allocator,
+        utility=_make_utility(options) if ":" in options.utility else options.utility,
+        kappa=options.kappa,
+        block_size=options.block_size,
+        draws_per_round=options.draws_per_round,
+        table_cache_dir=options.table_cache_dir,
+    )
