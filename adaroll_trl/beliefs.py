@@ -111,6 +111,6 @@ class Beliefs:
         return {key: list(value) for key, value in outcomes.items() if value is not None}
 
     def load_state_dict(self, state: Mapping[str, Sequence[float]]) -> None:
-        """Restore what `state_dict` returned."""
-        self._outcomes = {key: (float(s), float(f)) for key, (s, f) in state.items()}
+        """Restore what `state_dict` returned. With a decay of 0 nothing is remembered, whatever the state."""
+        self._outcomes = {key: (float(s), float(f)) for key, (s, f) in state.items()} if self.decay > 0 else {}
         self._before_last_update = {}

@@ -52,7 +52,9 @@ class SuccessSignal:
             values = rewards_per_func[:, self._index]
         array = values.detach().cpu().numpy().astype(np.float64)
         self._warn_if_not_binary(array[~np.isnan(array)])
-        return np.where(np.isnan(array), np.nan, (array >= self._threshold).astype(np.float64))
+        # Rewards are float32: 0.7 is stored as a little less, and a weighted sum may round either way
+        least = self._threshold - 1e-6 * max(1.0, abs(self._threshold))
+        return np.where(np.isnan(array), np.nan, (array >= least).astype(np.float64))
 
     def _warn_if_not_binary(self, values: FloatArray) -> None:
         if not self._watch_range or values.size == 0 or values.min() == values.max():

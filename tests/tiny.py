@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 from trl import GRPOConfig
 
-from adaroll_trl import AdaRollGRPOConfig
+from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
 from adaroll_trl.allocators import AllocationState, Allocator
 
 CHAT_TEMPLATE = (
@@ -127,6 +127,31 @@ class RandomCounts(Allocator):
         return int(self.random.choice(room))
 
 
+class RecordingTrainer(AdaRollGRPOTrainer):
+    """Keeps the inputs and the output of every generation batch."""
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        output = super()._generate_and_score_completions(inputs)
+        if self.model.training:
+            self.recorded = [*getattr(self, "recorded", []), (inputs, dict(output))]
+        return output
+
+
+def completions_of(output: dict[str, Any]) -> list[list[int]]:
+    """The completion tokens of each row, without padding."""
+    return [
+        ids[mask.bool()].tolist()
+        for ids, mask in zip(output["completion_ids"], output["completion_mask"], strict=True)
+    ]
+
+
+def prompts_of(output: dict[str, Any]) -> list[tuple[int, ...]]:
+    """The prompt tokens of each row, without padding."""
+    return [
+        tuple(ids[mask.bool()].tolist()) for ids, mask in zip(output["prompt_ids"], output["prompt_mask"], strict=True)
+    ]
+
+
 def make_trainer(
     trainer_class: type,
     *,
@@ -135,6 +160,7 @@ def make_trainer(
     dataset: Any = None,
     reward: Any = parity_reward,
     plain_config: bool = False,
+    config_class: type | None = None,
     trainer_kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
@@ -155,7 +181,7 @@ def make_trainer(
         "disable_tqdm": True,
         "seed": 7,
     }
-    config_class = GRPOConfig if plain_config else AdaRollGRPOConfig
+    config_class = config_class or (GRPOConfig if plain_config else AdaRollGRPOConfig)
     args = config_class(**{**defaults, **options})
     return trainer_class(
         model=str(model_dir),

@@ -1,0 +1,98 @@
+"""AdaRollGRPOConfig: defaults, help, validation with errors that say what would be right, and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from transformers import HfArgumentParser
+from trl import GRPOConfig
+
+from adaroll_trl import AdaRollGRPOConfig
+from adaroll_trl.config import AdaRollOptions, load_by_path, options_of
+
+
+def config(tmp_path, **options):
+    return AdaRollGRPOConfig(**{"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, **options})
+
+
+def test_every_field_has_a_default_and_a_help_text():
+    AdaRollOptions()
+    for item in fields(AdaRollOptions):
+        assert len(item.metadata["help"]) > 20, item.name
+
+
+def test_it_is_a_grpo_config(tmp_path):
+    args = config(tmp_path, num_generations=4)
+    assert isinstance(args, GRPOConfig)
+    assert args.scale_rewards == GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False).scale_rewards
+    assert args.to_dict()["rounds"] == 4
+
+
+def test_a_plain_config_gets_the_defaults(tmp_path):
+    plain = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False)
+    assert options_of(plain) == AdaRollOptions()
+    assert options_of(config(tmp_path, rounds=2)) == AdaRollOptions(rounds=2)
+
+
+def test_the_command_line_sets_every_field(tmp_path):
+    parser = HfArgumentParser(AdaRollGRPOConfig)
+    line = f"--output_dir {tmp_path} --use_cpu --bf16 false --rounds 3 --belief_decay 0.5 --max_rollouts 20 "
+    line += "--success_threshold 0.8 --prompt_weighting prompt --success_reward accuracy --allocator uniform"
+    (args,) = parser.parse_args_into_dataclasses(line.split())
+    assert (args.rounds, args.belief_decay, args.max_rollouts, args.success_threshold) == (3, 0.5, 20, 0.8)
+    assert (args.prompt_weighting, args.success_reward, args.allocator) == ("prompt", "accuracy", "uniform")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": 0}, "rounds=0 must be an integer of at least 1"),
+        ({"rounds": 2.5}, r"rounds=2.5 must be an integer"),
+        ({"rounds": True}, "rounds=True must be an integer"),
+        ({"draws_per_round": 0}, "draws_per_round=0"),
+        ({"block_size": 0}, "block_size=0"),
+        ({"min_rollouts": -1}, "min_rollouts=-1 must be an integer of at least 0"),
+        ({"max_rollouts": 6}, "max_rollouts=6 must be at least num_generations=8"),
+        ({"max_rollouts": 9, "min_rollouts": 10}, "at least min_rollouts=10"),
+        ({"prior_alpha": 0.0}, r"prior_alpha=0.0 must be a finite number above 0"),
+        ({"prior_beta": float("nan")}, "prior_beta=nan"),
+        ({"kappa": -1.0}, "kappa=-1.0"),
+        ({"belief_decay": 1.5}, r"belief_decay=1.5 must be in \[0, 1\]"),
+        ({"success_threshold": float("inf")}, "success_threshold=inf"),
+        ({"prompt_weighting": "token"}, "prompt_weighting='token' is not known. Use one of 'rollout', 'prompt'"),
+        ({"allocator": "greedy"}, "allocator='greedy' is not known. Use one of .*'uniform'"),
+        ({"utility": "entropy"}, "utility='entropy' is not known. Use one of 'mixed'"),
+    ],
+)
+def test_a_bad_value_is_named_and_shown(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        config(tmp_path, **options)
+
+
+def test_a_batch_that_does_not_hold_whole_groups_shows_the_arithmetic(tmp_path):
+    with pytest.raises(ValueError, match="divisible") as plain:
+        GRPOConfig(
+            output_dir=str(tmp_path), use_cpu=True, bf16=False, per_device_train_batch_size=4, num_generations=6
+        )
+    with pytest.raises(ValueError, match="does not hold whole groups of num_generations=6") as ours:
+        config(tmp_path, per_device_train_batch_size=4, gradient_accumulation_steps=4, num_generations=6)
+    text = str(ours.value)
+    for part in ("16 rollouts", "per_device_train_batch_size=4", "1 processes", "steps_per_generation=4"):
+        assert part in text
+    assert "steps_per_generation=3 or 6" in text
+    assert "num_generations=4 or 8" in text
+    assert len(text) > len(str(plain.value))
+
+
+def test_other_errors_of_trl_pass_through(tmp_path):
+    with pytest.raises(ValueError, match="at least 2 generations per prompt"):
+        config(tmp_path, num_generations=1)
+
+
+def test_a_dotted_path_is_loaded_and_a_bad_one_named():
+    assert load_by_path("utility", "math:sqrt")(4) == 2
+    with pytest.raises(ValueError, match="utility='math:nothing' cannot be loaded"):
+        load_by_path("utility", "math:nothing")
+    with pytest.raises(ValueError, match="allocator='no_such_module:A' cannot be loaded"):
+        load_by_path("allocator", "no_such_module:A")
