@@ -1,4 +1,4 @@
-r"""The joint problem solved exactly: which prompt of a batch gets the next rollout, by value iteration over all states.
+r"""The joint problem solved exactly: which prompt of a batch gets the next rollout, by value iteration.
 
 Prompt i of n succeeds with unknown probability p_i ~ Beta(a, b). With t of B rollouts spent the state is the multiset
 of the pairs (s_i, f_i), an action is the prompt that gets the next rollout, and q = (a + s) / (a + b + s + f) is the
@@ -25,206 +25,32 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
+import operator
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
-from .joint_kernels import ONLY_SETTLED, last_blocks, make_moves, solve_blocks
+from .joint_kernels import last_blocks, make_moves, solve_blocks
+from .joint_table import JointSpec, JointTable
 from .memory import available_bytes, format_bytes
 from .progress import BuildProgress
 from .reductions import PairClasses, pair_classes
 from .states import StateSpace, count_layers
-from .store import Arrays, TableFileError, TableStore, read_table, write_table
+from .store import Arrays, TableStore
+
+__all__ = ["JointTable", "solve_joint"]
 
 TIE_TOLERANCE = {"float64": 1e-9, "float32": 1e-6}
 REDUCTIONS = ("auto", "none")
 _MOST_PROMPTS = 127  # an action is a position in an int8
 _BYTES_A_PROFILE = 200  # the layout's arrays and its temporaries
 _STATES_A_TASK = 40_000  # below this, handing work to another thread costs more than it saves
-
-
-@dataclass(frozen=True)
-class JointSpec:
-    """What a joint table was solved for. `max_rollouts` None means no maximum; `utility` is the utility's key."""
-
-    num_prompts: int
-    budget: int
-    utility: str
-    prior: tuple[float, float]
-    min_rollouts: int
-    max_rollouts: int | None
-    dtype: str
-    reductions: str
-    keep_values: bool
-
-    @property
-    def most(self) -> int:
-        """The maximum of rollouts of one prompt, as a number."""
-        return self.budget if self.max_rollouts is None else min(self.max_rollouts, self.budget)
-
-
-class JointTable:
-    """An exact policy: the best next prompt in every state of a batch. Made by `solve_joint` or `JointTable.load`.
-
-    Attributes:
-        value (`float`): expected summed utility of the best policy, from no rollouts at all.
-        num_states (`int`): states of all layers t = 0 .. budget that the solver went through.
-        spec (`JointSpec`): the problem; its fields are attributes of the table too (`table.budget`).
-        lumps, settles (`bool`): which of the two reductions had an effect.
-    """
-
-    def __init__(self, spec: JointSpec, arrays: Arrays) -> None:
-        self.spec = spec
-        self._arrays = arrays
-        min_settled, lumps, settles = (int(x) for x in arrays["found"])
-        width = np.asarray(arrays["width"])
-        self._space = StateSpace.of_widths(
-            spec.num_prompts, width, min_settled, spec.min_rollouts, spec.most, np.asarray(arrays["class_of"])
-        )
-        layers = self._space.layer_sizes()
-        self._first = np.concatenate([[0], np.cumsum(layers)])
-        self._utility = np.asarray(arrays["utility"])
-        self.value = float(arrays["value"][0])
-        self.num_states = int(layers.sum())
-        self.lumps, self.settles = bool(lumps), bool(settles)
-        if len(arrays["actions"]) != self._first[-2]:
-            raise TableFileError(f"the table has {len(arrays['actions'])} actions for {self._first[-2]} states.")
-
-    num_prompts = property(lambda self: self.spec.num_prompts, doc="Prompts of a batch (int).")
-    budget = property(lambda self: self.spec.budget, doc="Rollouts of a batch (int).")
-    utility = property(lambda self: self.spec.utility, doc="The utility's key (str).")
-    prior = property(lambda self: self.spec.prior, doc="(alpha, beta) of every prompt's Beta belief.")
-    min_rollouts = property(lambda self: self.spec.min_rollouts, doc="Least rollouts of a prompt (int).")
-    max_rollouts = property(lambda self: self.spec.max_rollouts, doc="Most rollouts of a prompt (int or None).")
-    dtype = property(lambda self: self.spec.dtype, doc="dtype of the values (str).")
-    reductions = property(lambda self: self.spec.reductions, doc="Reductions asked for: auto or none.")
-    keeps_values = property(lambda self: self.spec.keep_values, doc="Whether `expected_value` can be used (bool).")
-
-    def __repr__(self) -> str:
-        spec = self.spec
-        bounds = f", rollouts {spec.min_rollouts}..{spec.most} each" if (spec.min_rollouts, spec.most) != (0, spec.budget) else ""
-        found = [name for name, used in (("lumping", self.lumps), ("settling", self.settles)) if used]
-        return (
-            f"JointTable({spec.num_prompts} prompts, {spec.budget} rollouts, {spec.utility}, prior {spec.prior}{bounds}: "
-            f"value {self.value:.10g}, {self.num_states:,} states in {spec.dtype}, "
-            f"reductions: {' and '.join(found) or 'none'})"
-        )
-
-    def next_prompt(self, successes: ArrayLike, failures: ArrayLike) -> int:
-        """The prompt that gets the next rollout.
-
-        Args:
-            successes, failures (int arrays of shape (num_prompts,)): outcomes so far, prompts in any order.
-
-        Returns:
-            Its number in the order given, 0 .. num_prompts - 1. Where `lumps` is True, pairs of one size that are
-            exactly as good (2 of 3 right, 1 of 3 right) may come in another order than (s + f, s).
-
-        Raises:
-            ValueError: if the shapes are wrong, the state breaks the bounds, or the budget is spent.
-        """
-        return int(self.next_prompts(np.asarray(successes)[None], np.asarray(failures)[None])[0])
-
-    def next_prompts(self, successes: ArrayLike, failures: ArrayLike) -> NDArray[np.int64]:
-        """`next_prompt` for many batches at once: int arrays of shape (b, num_prompts), result int64 of shape (b,)."""
-        s, f = self._check_state(successes, failures)
-        spent = (s + f).sum(axis=-1)
-        if (spent >= self.budget).any():
-            raise ValueError(f"successes + failures sum to {spent.max()} of budget={self.budget}: nothing is left to give.")
-        action = np.asarray(self._arrays["actions"][self._first[spent] + self._space.rank(s, f)], dtype=np.int64)
-        order = self._space.order(s, f)
-        unsettled = (self._space.class_of[s, f] >= 0).sum(axis=-1)
-        position = np.where(action >= 0, action, np.where(action == ONLY_SETTLED, unsettled, ~action))
-        chosen = np.take_along_axis(order, position[:, None], axis=-1)[:, 0]
-        tied = (action < 0) & (action != ONLY_SETTLED)
-        if tied.any():  # a settled prompt is as good: the order (n, s) decides
-            chosen[tied] = self._first_of_two(s[tied], f[tied], chosen[tied], order[tied, unsettled[tied]])
-        return chosen.astype(np.int64)
-
-    @staticmethod
-    def _first_of_two(s: NDArray, f: NDArray, one: NDArray, other: NDArray) -> NDArray[np.intp]:
-        row = np.arange(len(s))
-        keys = [(s[row, j] + f[row, j], s[row, j], j) for j in (one, other)]
-        size = keys[0][0] - keys[1][0]
-        wins = keys[0][1] - keys[1][1]
-        return np.where((size < 0) | ((size == 0) & ((wins < 0) | ((wins == 0) & (one < other)))), one, other)
-
-    def expected_value(self, successes: ArrayLike, failures: ArrayLike) -> Any:
-        """Expected summed utility at the end, from the given state on, of the best policy. Needs `keep_values=True`.
-
-        Args:
-            successes, failures (int arrays of shape (num_prompts,) or (..., num_prompts)): outcomes so far, at most
-                `budget` in all; states of a stack may have spent differently. Prompts in any order.
-
-        Returns:
-            A `float` for one state, a float64 array of shape (...) for a stack of them.
-
-        Raises:
-            ValueError: if the table keeps no values, the shapes are wrong or a state breaks the bounds.
-        """
-        if not self.spec.keep_values:
-            raise ValueError("this table keeps no values. Solve it with keep_values=True to use expected_value.")
-        s, f = self._check_state(successes, failures)
-        spent = (s + f).sum(axis=-1)
-        running = spent < self.budget
-        now = np.where(running[..., None] & (self._space.class_of[s, f] >= 0), 0.0, self._utility[s, f]).sum(axis=-1)
-        index = np.where(running, self._first[np.minimum(spent, self.budget)] + self._space.rank(s, f), 0)
-        values = self._arrays["values"]
-        later = np.where(running, values[index], 0.0) if len(values) else 0.0
-        total = now + later
-        return float(total) if total.ndim == 0 else total
-
-    def _check_state(self, successes: ArrayLike, failures: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        spec = self.spec
-        counts = []
-        for name, given in (("successes", successes), ("failures", failures)):
-            array = np.asarray(given)
-            whole = array.astype(np.int64)
-            if array.shape[-1:] != (spec.num_prompts,) or (whole != array).any() or (whole < 0).any():
-                raise ValueError(
-                    f"{name}={given!r} must be whole numbers of at least 0 for num_prompts={spec.num_prompts} prompts."
-                )
-            counts.append(whole)
-        s, f = np.broadcast_arrays(*counts)
-        rollouts = s + f
-        spent = rollouts.sum(axis=-1)
-        if (spent > spec.budget).any():
-            raise ValueError(f"successes + failures sum to {spent.max()}, more than budget={spec.budget}.")
-        if (rollouts > spec.most).any():
-            raise ValueError(f"a prompt has {rollouts.max()} rollouts, more than max_rollouts={spec.max_rollouts}.")
-        lack = np.maximum(spec.min_rollouts - rollouts, 0).sum(axis=-1)
-        if (lack > spec.budget - spent).any():
-            raise ValueError(
-                f"the rollouts left cannot bring every prompt to min_rollouts={spec.min_rollouts} (budget={spec.budget}, "
-                f"spent {spent.tolist()}): the policy never comes to such a state."
-            )
-        return s, f
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the table to `path` (see `store` for the format). Raises OSError where that cannot be done."""
-        write_table(path, {"solver": "joint", **asdict(self.spec)}, self._arrays)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> JointTable:
-        """Reads a table that `save` wrote; its arrays are mapped, not copied.
-
-        Raises:
-            FileNotFoundError: if there is no such file.
-            TableFileError: if the file is damaged, truncated, of another format version or not a joint table.
-        """
-        key, arrays = read_table(path)
-        try:
-            fields = {name: key[name] for name in JointSpec.__dataclass_fields__}
-            return cls(JointSpec(**{**fields, "prior": tuple(fields["prior"])}), arrays)
-        except (KeyError, TableFileError) as error:
-            raise TableFileError(f"{path} does not hold a joint table: {error}") from error
 
 
 def solve_joint(
@@ -273,19 +99,38 @@ def solve_joint(
     """
     resolved = as_utility(utility)
     spec = JointSpec(
-        num_prompts, budget, resolved.key, _as_prior(prior), min_rollouts, max_rollouts, dtype, reductions, keep_values
+        num_prompts=_as_int("num_prompts", num_prompts),
+        budget=_as_int("budget", budget),
+        utility=resolved.key,
+        prior=_as_prior(prior),
+        min_rollouts=_as_int("min_rollouts", min_rollouts),
+        max_rollouts=None if max_rollouts is None else _as_int("max_rollouts", max_rollouts),
+        dtype=dtype,
+        reductions=reductions,
+        keep_values=bool(keep_values),
     )
     _check_spec(spec)
-    table = resolved.table(budget)
+    return _find_or_build(spec, resolved, store, progress)
+
+
+def _find_or_build(spec: JointSpec, utility: Utility, store: TableStore | None, progress: bool | None) -> JointTable:
+    table = utility.table(spec.budget)
 
     def build() -> Arrays:
         return _Builder(spec, table).build(progress)
 
-    if store is None or not resolved.persistent:
+    if store is None or not utility.persistent:
         return JointTable(spec, build())
     # The digest stands for the utility with all its parameters: no two functions share a table, whatever their names.
     digest = hashlib.sha256(table.tobytes()).hexdigest()[:24]
     return JointTable(spec, store.get({"solver": "joint", **asdict(spec), "utility_digest": digest}, build))
+
+
+def _as_int(name: str, value: int) -> int:
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise ValueError(f"{name}={value!r} must be a whole number.") from error
 
 
 def _as_prior(prior: tuple[float, float]) -> tuple[float, float]:
@@ -305,14 +150,14 @@ def _check_spec(spec: JointSpec) -> None:
     if budget < 0:
         raise ValueError(f"budget={budget!r} must be at least 0.")
     if low < 0 or (high is not None and high < low):
-        raise ValueError(f"min_rollouts={low!r} and max_rollouts={high!r} must satisfy 0 <= min_rollouts <= max_rollouts.")
+        raise ValueError(f"min_rollouts={low} and max_rollouts={high} must satisfy 0 <= min_rollouts <= max_rollouts.")
     if n * low > budget:
         raise ValueError(
             f"budget={budget} is too small: min_rollouts={low} for each of num_prompts={n} prompts takes {n * low}."
         )
     if high is not None and n * high < budget:
         raise ValueError(
-            f"budget={budget} cannot be spent: max_rollouts={high} for each of num_prompts={n} prompts admits {n * high}."
+            f"budget={budget} cannot be spent: max_rollouts={high} for num_prompts={n} prompts admits {n * high}."
         )
     if spec.dtype not in TIE_TOLERANCE:
         raise ValueError(f"dtype={spec.dtype!r} must be one of {', '.join(TIE_TOLERANCE)}.")
@@ -365,7 +210,8 @@ class _Builder:
         self.table = table
         self.classes, estimate = _choose_classes(spec, table)
         available = available_bytes()
-        profiles = float(count_layers(np.minimum(self.classes.width, 1), spec.num_prompts, self.classes.min_settled).sum())
+        ones = np.minimum(self.classes.width, 1)
+        profiles = float(count_layers(ones, spec.num_prompts, self.classes.min_settled).sum())
         # Only a minimum can make layers much smaller than their estimate; then count them, if that is cheap.
         countable = spec.min_rollouts > 0 and profiles < 1e6
         if available is not None and not countable and bytes_needed(estimate, spec) > available:
@@ -382,7 +228,7 @@ class _Builder:
         actions = np.empty(int(self.first[-2]), dtype=np.int8)
         kept = np.empty(int(self.first[-2]) if spec.keep_values else 0, dtype=spec.dtype)
         label = f"joint table, {spec.num_prompts} prompts, {spec.budget} rollouts"
-        threads = max(1, int(numba.config.NUMBA_NUM_THREADS))
+        threads = max(1, int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
         with (
             ThreadPoolExecutor(threads) as pool,
             BuildProgress(label, int(self.first[-1]), show_progress) as progress,

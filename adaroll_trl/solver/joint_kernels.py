@@ -18,7 +18,11 @@ floating point noise; values are always the exact maximum.
 
 Every state is computed by the same operations in the same order, wherever the layer is cut: the tables have the same
 bytes for any number of threads. The kernels release the GIL and are called from plain threads (`joint`), so they need
-no threading layer, compile in a fraction of the time of `parallel=True`, and do not meet OpenMP in a forked process.
+no threading layer, compile faster than with `parallel=True`, and do not meet OpenMP in a forked process.
+
+They are compiled in about four seconds for each dtype, in the process that builds a table and in no other: a table
+that is found on disk needs none of them. Numba's own disk cache, which is not safe when many processes compile at once,
+is therefore not used.
 """
 
 from __future__ import annotations
@@ -29,10 +33,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from .joint_table import ONLY_SETTLED
 from .reductions import SETTLED, PairClasses
 from .states import Layout, multiset_counts
-
-ONLY_SETTLED = -128  # the action of a state where no unsettled prompt is as good as a settled one
 
 FloatLayer = NDArray[Any]  # float32 or float64
 
@@ -41,8 +44,8 @@ class Moves(NamedTuple):
     """What a rollout does to the classes of one size, and the tables that follow it through a multiset's rank.
 
     `member[member_start[c] + r c + i]` is the i-th class of multiset r of c classes, `removed[...]` at the same place
-    the rank of the other c - 1, and `inserted[inserted_start[c] + r inserted_width[c] + x]` the rank of multiset r of c
-    classes with x added. The float arrays have the dtype of the value layers.
+    the rank of the other c - 1, and `inserted[inserted_start[c] + r inserted_width[c] + x]` the rank of multiset r of
+    c classes with x added. The float arrays have the dtype of the value layers.
     """
 
     up: NDArray[np.int64]
@@ -126,7 +129,7 @@ def _unrank_profile(layout, block, sizes):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _address(layout, sizes, parts, total, skip, t):  # type: ignore[no-untyped-def]
-    """First state, in layer t, of the profile `sizes` without position `skip` (-1: none); `parts` counts what is left."""
+    """First state, in layer t, of the profile of `parts` sizes that `sizes` has without position `skip` (-1: none)."""
     rank = 0
     left = total
     p = parts
@@ -144,7 +147,7 @@ def _address(layout, sizes, parts, total, skip, t):  # type: ignore[no-untyped-d
 
 @njit(nogil=True)
 def _group_sizes(layout, sizes, parts, group):  # type: ignore[no-untyped-def]
-    """Groups of equal sizes into the rows of `group`: size, copies, first position, multisets, stride. Returns (G, states)."""
+    """Fills the rows of `group`: size, copies, first position, multisets, stride. Returns (groups, states)."""
     count = 0
     for position in range(parts):
         if position == 0 or sizes[position] != sizes[position - 1]:
@@ -161,16 +164,16 @@ def _group_sizes(layout, sizes, parts, group):  # type: ignore[no-untyped-def]
     return count, states
 
 
-@njit(nogil=True)
-def _relax(values, actions, after, here, act, up, down, length, q, p, reward, position, tolerance):  # type: ignore[no-untyped-def]
-    """One action in `length` neighbouring states: value from `after` at `up` and `down`, kept where it is better."""
-    for x in range(length):
-        value = q * after[up + x] + p * after[down + x] + reward
-        best = values[here + x]
+@njit(nogil=True, inline="always")
+def _relax(values, actions, after_up, after_down, q, p, reward, position, tolerance):  # type: ignore[no-untyped-def]
+    """One action in neighbouring states: its value from those after a success and a failure, kept where better."""
+    for x in range(len(values)):
+        value = q * after_up[x] + p * after_down[x] + reward
+        best = values[x]
         best = value if value > best else best
-        values[here + x] = best
+        values[x] = best
         if value >= best - tolerance * abs(best):
-            actions[act + x] = position
+            actions[x] = position
 
 
 @njit(nogil=True)
@@ -188,28 +191,45 @@ def _act_on_group(layout, moves, group, g, count, base, states, moved, sunk, val
     fewer = layout.multisets[copies - 1, layout.width[size]]
     member_start, stride = moves.member_start[copies], moves.inserted_width[next_copies]
     inserted_start = moves.inserted_start[next_copies]
+    # Taken out of the tuple once: each access in the loops below would count a reference, atomically, on a line of
+    # memory that all threads share.
+    member, removed, inserted = moves.member, moves.removed, moves.inserted
+    step_up, step_down, chance_up = moves.up[size], moves.down[size], moves.chance_up[size]
+    chance_down, rewards = moves.chance_down[size], moves.reward[size]
     for outer in range(states // (ranks * group[4, g])):
         for rank in range(ranks):
             row = member_start + rank * copies
             source = base + (outer * ranks + rank) * group[4, g]
             for i in range(copies - 1, -1, -1):
-                x = moves.member[row + i]
-                if i > 0 and moves.member[row + i - 1] == x:
+                x = member[row + i]
+                if i > 0 and member[row + i - 1] == x:
                     continue
-                rest = outer * fewer + moves.removed[row + i]
-                up, down = moves.up[size, x], moves.down[size, x]
-                q, p, reward = moves.chance_up[size, x], moves.chance_down[size, x], moves.reward[size, x]
+                rest = outer * fewer + removed[row + i]
+                up, down = step_up[x], step_down[x]
+                q, p, reward = chance_up[x], chance_down[x], rewards[x]
                 for r in range(next_ranks):
                     here = source + r * below
                     line = inserted_start + r * stride
                     to_up = sunk + (rest * next_ranks + r) * below
                     to_down = to_up
                     if up != SETTLED:
-                        to_up = moved + (rest * next_grown + moves.inserted[line + up]) * below
+                        to_up = moved + (rest * next_grown + inserted[line + up]) * below
                     if down != SETTLED:
-                        to_down = moved + (rest * next_grown + moves.inserted[line + down]) * below
+                        to_down = moved + (rest * next_grown + inserted[line + down]) * below
+                    if below == 1:
+                        value = q * after[to_up] + p * after[to_down] + reward
+                        best = values[here]
+                        best = value if value > best else best
+                        values[here] = best
+                        if value >= best - tolerance * abs(best):
+                            actions[here + shift] = first + i
+                        continue
                     _relax(
-                        values, actions, after, here, here + shift, to_up, to_down, below, q, p, reward, first + i, tolerance
+                        values[here : here + below],
+                        actions[here + shift : here + shift + below],
+                        after[to_up : to_up + below],
+                        after[to_down : to_down + below],
+                        q, p, reward, first + i, tolerance,
                     )  # fmt: skip
 
 
@@ -232,11 +252,11 @@ def _mark_settled_ties(values, actions, after, base, shift, states, waste, toler
 
 @njit(nogil=True)
 def solve_blocks(layout, moves, t, first_block, end_block, values, after, actions, shift, tolerance):  # type: ignore[no-untyped-def]
-    """Values and actions of the blocks first_block .. end_block - 1 of layer t, from the values `after` of layer t + 1.
+    """Values and actions of the blocks first_block .. end_block - 1 of layer t, from those `after` it in layer t + 1.
 
-    `values` and `after` are whole layers; the actions of layer t start at `shift` in `actions` (int8): a position in the
-    state's order of pairs, ~position where a settled prompt does as well, or `ONLY_SETTLED`. States without any action
-    within the bounds cannot be reached; they get -inf.
+    `values` and `after` are whole layers; the actions of layer t start at `shift` in `actions` (int8): a position in
+    the state's order of pairs, ~position where a settled prompt does as well, or `ONLY_SETTLED`. States without any
+    action within the bounds cannot be reached; they get -inf.
     """
     n = layout.num_prompts
     sizes = np.zeros(n + 1, dtype=np.int64)

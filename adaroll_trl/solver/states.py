@@ -6,9 +6,9 @@ for 4 prompts and t <= 32 there are 3,410,459, for 8 prompts 142,402,919.
 
 The rank of a state has two levels.
 
-1. *Profile.* The sizes alone are a partition of t into at most n parts. Partitions are ranked in lexicographic order of
-   their decreasing parts: the part y with p parts left and a total of T left contributes the number of partitions of T
-   into p parts that are all smaller than y,
+1. *Profile.* The sizes alone are a partition of t into at most n parts. Partitions are ranked in lexicographic order
+   of their decreasing parts: the part y with p parts left and a total of T left contributes the number of partitions
+   of T into p parts that are all smaller than y,
 
        N[p, y, T] = N[p, y - 1, T] + N[p - 1, y, T - y + 1].
 
@@ -16,8 +16,8 @@ The rank of a state has two levels.
 
 2. *Successes.* Within a profile, the c prompts of one size m form a multiset of c classes out of w(m) (the m + 1
    success counts, or fewer under `reductions`). Sorted x_1 <= ... <= x_c it has colexicographic rank
-   sum_i C(x_i + i - 1, i), the usual combinatorial number system, in 0 .. C(w + c - 1, c) - 1. The ranks of a profile's
-   sizes are the digits of a mixed radix number, the largest size being the fastest digit.
+   sum_i C(x_i + i - 1, i), the usual combinatorial number system, in 0 .. C(w + c - 1, c) - 1. The ranks of a
+   profile's sizes are the digits of a mixed radix number, the largest size being the fastest digit.
 
 An action turns one prompt of size m into one of size m + 1, so all states of a profile that act on that size go to ONE
 other profile, only the digits of m and m + 1 change, and the digits of the larger sizes keep their place and stride:
@@ -136,7 +136,7 @@ def _segments(num_prompts: int, budget: int, min_settled: int) -> list[tuple[int
 
 
 def _unrank_sizes(layout: Layout) -> NDArray[np.int16]:
-    """Sizes of every block, ascending and filled up with -1: shape (blocks, n). One pass a part, all blocks at once."""
+    """Sizes of every block, ascending and filled up with -1: shape (blocks, n). One pass a part over all blocks."""
     blocks = len(layout.block_parts)
     rank = np.arange(blocks) - layout.first_block[layout.block_parts, layout.block_total]
     left = layout.block_total.astype(np.int64)

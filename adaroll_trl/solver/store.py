@@ -3,7 +3,7 @@
 A file is
 
     adaroll_trl-table <format version> <crc32 of the header, 8 hex digits>\\n
-    {"key": {...}, "arrays": [{"name", "dtype", "shape", "offset"}, ...], "payload_bytes": ..., "payload_crc32": ...}\\n
+    {"key": {...}, "arrays": [{"name", "dtype", "shape", "offset"}, ...], "payload_bytes", "payload_crc32"}\\n
     zero bytes up to a multiple of 64, then each array in C order, each at a multiple of 64
 
 so that `head -2` shows what a table is, and its arrays are mapped into memory instead of read. `key` holds everything
@@ -24,7 +24,7 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
+import secrets
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -72,7 +72,7 @@ def _aligned(offset: int) -> int:
 
 
 def _as_bytes(array: NDArray[Any]) -> memoryview:
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _describe(key: Key, arrays: Mapping[str, NDArray[Any]]) -> tuple[bytes, list[int]]:
@@ -98,7 +98,8 @@ def write_table(path: str | os.PathLike[str], key: Key, arrays: Mapping[str, NDA
     header, offsets = _describe(key, arrays)
     first = b"%s %d %08x\n" % (_MAGIC, FORMAT_VERSION, zlib.crc32(header))
     payload_start = _aligned(len(first) + len(header))
-    descriptor, temporary = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".tmp", dir=path.parent)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(first + header)
@@ -154,7 +155,7 @@ def read_table(path: str | os.PathLike[str], key: Key | None = None) -> tuple[di
     payload = np.zeros(0, dtype=np.uint8)
     if header["payload_bytes"]:
         payload = np.memmap(path, dtype=np.uint8, mode="r", offset=0)[start:]
-    if f"{zlib.crc32(payload):08x}" != header["payload_crc32"]:
+    if f"{zlib.crc32(payload.data):08x}" != header["payload_crc32"]:
         raise TableFileError(f"{path} is damaged: the checksum of its arrays does not match. Solve the table again.")
     return header["key"], {entry["name"]: _view(payload, entry) for entry in header["arrays"]}
 
@@ -167,7 +168,7 @@ def _view(payload: NDArray[np.uint8], entry: Mapping[str, Any]) -> NDArray[Any]:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Holds the lock file `path`; on a file system without locks, does nothing. Raises OSError if it cannot be made."""
+    """Holds the lock file `path`; does nothing where the file system has no locks. OSError if it cannot be made."""
     descriptor = _acquire(path)
     try:
         yield
@@ -277,10 +278,12 @@ class TableStore:
             return None
         except (OSError, ValueError, KeyError, TypeError, TableFileError) as error:
             if warn:
-                warnings.warn(f"{error} It is rebuilt ({path}).", TableStoreWarning, stacklevel=4)
+                warnings.warn(f"{error} {path} is rebuilt.", TableStoreWarning, stacklevel=4)
             return None
 
     @staticmethod
     def _warn_not_stored(path: Path, error: Exception) -> None:
-        message = f"the table could not be stored as {path} ({error}); it is kept in memory and solved again next time."
+        message = (
+            f"the table could not be stored as {path} ({error}); it stays in memory and is solved again next time."
+        )
         warnings.warn(message, TableStoreWarning, stacklevel=4)
