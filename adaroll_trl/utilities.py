@@ -95,6 +95,7 @@ class Utility:
     function: UtilityFunction = field(repr=False, compare=False)
     parameters: tuple[tuple[str, float], ...] = ()
     persistent: bool = True
+    identity: object = field(default=None, repr=False)  # tells bare callables with the same name apart
 
     def __call__(self, successes: FloatArray | float, failures: FloatArray | float) -> FloatArray:
         """U at `successes` and `failures` (broadcast against each other), float64; U(0, 0) is 0."""
@@ -173,7 +174,7 @@ def _checked(function: UtilityFunction, name: str | None) -> Utility:
             "vectorised: one value for each (successes, failures) pair."
         )
     label = name or getattr(function, "__qualname__", type(function).__name__)
-    utility = Utility(label, function, persistent=name is not None)
+    utility = Utility(label, function, persistent=name is not None, identity=None if name else function)
     utility.table(_CHECKED_UP_TO)  # raises where a value is not finite
     return utility
 

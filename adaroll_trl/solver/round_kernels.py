@@ -1,0 +1,364 @@
+"""Kernels of the rounds planner: values of k rounds at a price, and the dual step that splits a round over prompts.
+
+Notation. One prompt with prior Beta(a, b) is in state (s, n): s successes in n rollouts, number n (n + 1) / 2 + s. A
+round of m rollouts yields X ~ BetaBinomial(m, a + s, b + n - s) successes. With k rounds left, at price x,
+
+    Q_x^k(m; s, n) = -x m + E[ W_x^{k-1}(s + X, n + m) ]        W_x^k = max over m of Q_x^k        W_x^0 = U
+
+W_x^k is convex and piecewise linear in x; minus its slope is the expected number of rollouts that the plan still takes.
+It is tabulated on a grid of prices and interpolated linearly in between, which keeps it convex and never below the truth.
+
+Over a batch, the prices' dual is g(x) = x R + sum_i W_x^k(i) for R rollouts left. At its minimum the expected numbers of
+rollouts of all rounds together, not of this round alone, add up to R. Where a prompt has two best m there (prompts all
+alike, or a utility that does not saturate), just so many prompts take the larger plan as make the expectation R.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, prange
+from numpy.typing import NDArray
+
+TIE = 1e-9  # relative tolerance under which two plans count as equally good
+
+
+@njit(cache=True)
+def polya_step(pmf: NDArray, m: int, alpha: float, beta: float) -> None:
+    """In place: the beta-binomial distribution of m successes turns into that of m + 1."""
+    norm = 1.0 / (alpha + beta + m)
+    pmf[m + 1] = pmf[m] * (alpha + m) * norm
+    for x in range(m, 0, -1):
+        pmf[x] = pmf[x] * (beta + m - x) * norm + pmf[x - 1] * (alpha + x - 1) * norm
+    pmf[0] *= (beta + m) * norm
+
+
+@njit(cache=True, fastmath={"reassoc", "nsz"})
+def _dot(p: NDArray, w: NDArray, length: int) -> float:
+    total = 0.0
+    for i in range(length):
+        total += p[i] * w[i]
+    return total
+
+
+@njit(cache=True, parallel=True)
+def next_level(a: float, b: float, prices: NDArray, previous: NDArray, size: int) -> NDArray:
+    """W^k of shape (prices, states) from W^{k-1}, for all states with n <= size."""
+    states = (size + 1) * (size + 2) // 2
+    level = np.empty((prices.size, states))
+    for state in prange(states):
+        n = int((np.sqrt(8.0 * state + 1.0) - 1.0) / 2.0)
+        s = state - n * (n + 1) // 2
+        pmf = np.zeros(size + 2)
+        pmf[0] = 1.0
+        for i in range(prices.size):
+            level[i, state] = previous[i, state]
+        for m in range(1, size - n + 1):
+            polya_step(pmf, m - 1, a + s, b + n - s)
+            start = (n + m) * (n + m + 1) // 2 + s
+            for i in range(prices.size):
+                value = _dot(pmf, previous[i, start:], m + 1) - prices[i] * m
+                level[i, state] = max(level[i, state], value)
+    return level
+
+
+@njit(cache=True)
+def _one_price_level(
+    a: float, b: float, price: float, value: NDArray, time: NDArray, size: int
+) -> tuple[NDArray, NDArray, float, float]:
+    """W^k and the rollouts its best plan takes, for every state, from those of k - 1 at one price.
+
+    Also returns the same two for the best plan m >= 1 in the state without rollouts.
+    """
+    new_value, new_time = value.copy(), time.copy()
+    first_value, first_time = -np.inf, 0.0
+    pmf = np.zeros(size + 2)
+    for n in range(size + 1):
+        for s in range(n + 1):
+            pmf[:] = 0.0
+            pmf[0] = 1.0
+            state = n * (n + 1) // 2 + s
+            for m in range(1, size - n + 1):
+                polya_step(pmf, m - 1, a + s, b + n - s)
+                start = (n + m) * (n + m + 1) // 2 + s
+                v = _dot(pmf, value[start:], m + 1) - price * m
+                if v > new_value[state]:
+                    new_value[state] = v
+                    new_time[state] = m + _dot(pmf, time[start:], m + 1)
+                if n == 0 and v > first_value:
+                    first_value, first_time = v, m + _dot(pmf, time[start:], m + 1)
+    return new_value, new_time, first_value, first_time
+
+
+@njit(cache=True)
+def starting_price(a: float, b: float, rounds: int, terminal: NDArray, size: int, price: float) -> float:
+    """The highest price at which a prompt without rollouts is worth starting with this many rounds left.
+
+    Newton's iteration on the value of starting, a convex function of the price, from a lower bound `price`.
+    """
+    for _ in range(60):
+        value, time = terminal.copy(), np.zeros(terminal.size)
+        first_value, first_time = 0.0, 1.0
+        for _ in range(rounds):
+            value, time, first_value, first_time = _one_price_level(a, b, price, value, time, size)
+        step = (first_value - terminal[0]) / first_time
+        if step <= 1e-15 * max(abs(price), 1e-6):
+            break
+        price += step
+    return price
+
+
+@njit(cache=True)
+def _plan_values(
+    s: int, n: int, a: float, b: float, top: int, nodes: NDArray, weights: NDArray, level: NDArray, i: int, out: NDArray
+) -> None:
+    """out[m] = E[ W^{k-1} at price number i after m more rollouts ], for m = 0 .. top."""
+    pmf = np.zeros(top + 2)
+    pmf[0] = 1.0
+    for m in range(top + 1):
+        if m:
+            polya_step(pmf, m - 1, a + s, b + n - s)
+        start = (n + m) * (n + m + 1) // 2 + s
+        value = 0.0
+        for j in range(nodes.size):
+            if weights[j] > 0.0:
+                value += weights[j] * _dot(pmf, level[nodes[j], i, start:], m + 1)
+        out[m] = value
+
+
+@njit(cache=True, parallel=True)
+def _many_plan_values(
+    s: NDArray,
+    n: NDArray,
+    a: NDArray,
+    b: NDArray,
+    high: NDArray,
+    nodes: NDArray,
+    weights: NDArray,
+    level: NDArray,
+    i: int,
+    out: NDArray,
+) -> None:
+    for c in prange(s.size):
+        _plan_values(s[c], n[c], a[c], b[c], high[c], nodes[c], weights[c], level, i, out[c])
+
+
+@njit(cache=True)
+def all_plan_values(
+    s: NDArray,
+    n: NDArray,
+    a: NDArray,
+    b: NDArray,
+    high: NDArray,
+    nodes: NDArray,
+    weights: NDArray,
+    level: NDArray,
+    i: int,
+    out: NDArray,
+) -> None:
+    """`_plan_values` for every class of prompts, into out of shape (classes, max(high) + 1)."""
+    if s.size >= 64:  # below that, starting threads costs more than they save
+        _many_plan_values(s, n, a, b, high, nodes, weights, level, i, out)
+    else:
+        for c in range(s.size):
+            _plan_values(s[c], n[c], a[c], b[c], high[c], nodes[c], weights[c], level, i, out[c])
+
+
+@njit(cache=True)
+def _best_plans(at: NDArray, low: int, high: int, rollouts: NDArray) -> tuple[int, int]:
+    """Of the plans m = low .. high with values `at`, the frugal and the generous one among the best.
+
+    `rollouts[m]` is the expected number that plan m takes in all its rounds.
+    """
+    best = -np.inf
+    for m in range(low, high + 1):
+        best = max(best, at[m])
+    tolerance = TIE * max(abs(best), 1e-3)
+    few, many = -1, -1
+    for m in range(low, high + 1):
+        if at[m] < best - tolerance:
+            continue
+        # Of plans alike in all but their timing, act now (m > 0) but with as few rollouts as will do.
+        if few < 0 or rollouts[m] < rollouts[few] - 1e-7 or (rollouts[m] < rollouts[few] + 1e-7 and few == 0):
+            few = m
+        if many < 0 or rollouts[m] > rollouts[many] + 1e-7 or (rollouts[m] > rollouts[many] - 1e-7 and many == 0):
+            many = m
+    return few, many
+
+
+@njit(cache=True)
+def _at_price(left: NDArray, right: NDArray, high: int, share: float, x0: float, x1: float, at: NDArray) -> None:
+    """Values of one class's plans at price x0 + share (x1 - x0)."""
+    x = x0 + share * (x1 - x0)
+    for m in range(high + 1):
+        at[m] = (1.0 - share) * left[m] + share * right[m] - x * m
+
+
+@njit(cache=True)
+def _rollouts(left: NDArray, right: NDArray, high: int, x0: float, x1: float, out: NDArray) -> None:
+    """Expected rollouts, all rounds together, of one class's plans: minus the slope of their value in the price."""
+    for m in range(high + 1):
+        out[m] = m - (right[m] - left[m]) / (x1 - x0)
+
+
+@njit(cache=True)
+def expected_rollouts(
+    left: NDArray, right: NDArray, low: NDArray, high: NDArray, copies: NDArray, x0: float, x1: float, share: float
+) -> float:
+    """What the best plans of the whole batch take in all their rounds at the price x0 + share (x1 - x0)."""
+    total = 0.0
+    x = x0 + share * (x1 - x0)
+    for c in range(low.size):
+        best, top = low[c], -np.inf
+        for m in range(low[c], high[c] + 1):
+            value = (1.0 - share) * left[c, m] + share * right[c, m] - x * m
+            if value > top:
+                best, top = m, value
+        total += copies[c] * (best - (right[c, best] - left[c, best]) / (x1 - x0))
+    return total
+
+
+@njit(cache=True)
+def _share_in_cell(
+    left: NDArray, right: NDArray, low: NDArray, high: NDArray, copies: NDArray, x0: float, x1: float, budget: int
+) -> float:
+    """Where between two prices of the grid the expected rollouts cross `budget`, by bisection."""
+    begin, end = 0.0, 1.0
+    for _ in range(40):
+        middle = 0.5 * (begin + end)
+        if expected_rollouts(left, right, low, high, copies, x0, x1, middle) > budget:
+            begin = middle
+        else:
+            end = middle
+    return 0.5 * (begin + end)
+
+
+@njit(cache=True)
+def find_price(
+    s: NDArray,
+    n: NDArray,
+    a: NDArray,
+    b: NDArray,
+    low: NDArray,
+    high: NDArray,
+    copies: NDArray,
+    nodes: NDArray,
+    weights: NDArray,
+    level: NDArray,
+    prices: NDArray,
+    budget: int,
+) -> tuple[NDArray, NDArray, int, float]:
+    """Minimise the dual: plan values at two neighbouring prices, the first one's number, and the place between them."""
+    width = high.max() + 1
+    left, right = np.zeros((s.size, width)), np.zeros((s.size, width))
+    begin, end = 0, prices.size - 2
+    while True:
+        i = (begin + end) // 2
+        all_plan_values(s, n, a, b, high, nodes, weights, level, i, left)
+        all_plan_values(s, n, a, b, high, nodes, weights, level, i + 1, right)
+        x0, x1 = prices[i], prices[i + 1]
+        if begin < end and expected_rollouts(left, right, low, high, copies, x0, x1, 1.0) > budget:
+            begin = i + 1
+        elif begin < end and expected_rollouts(left, right, low, high, copies, x0, x1, 0.0) < budget:
+            end = max(i - 1, begin)
+        else:
+            return left, right, i, _share_in_cell(left, right, low, high, copies, x0, x1, budget)
+
+
+@njit(cache=True)
+def _classes(s: NDArray, n: NDArray, spent: NDArray, a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:
+    """Prompts in the same state with the same prior share a class: (class of each prompt, first prompt of each)."""
+    member = np.empty(s.size, dtype=np.int64)
+    first = np.empty(s.size, dtype=np.int64)
+    count = 0
+    for i in range(s.size):
+        found = -1
+        for c in range(count):
+            j = first[c]
+            if s[i] == s[j] and n[i] == n[j] and spent[i] == spent[j] and a[i] == a[j] and b[i] == b[j]:
+                found = c
+                break
+        if found < 0:
+            found = count
+            first[count] = i
+            count += 1
+        member[i] = found
+    return member, first[:count].copy()
+
+
+@njit(cache=True)
+def _fit_total(counts: NDArray, member: NDArray, low: NDArray, high: NDArray, at: NDArray, total: int) -> None:
+    """Move counts, one rollout at a time where it costs least, until they sum to `total`."""
+    gap = total - counts.sum()
+    step = 1 if gap > 0 else -1
+    for _ in range(abs(gap)):
+        best, gain = -1, -np.inf
+        for i in range(counts.size):
+            c, m = member[i], counts[i] + step
+            if low[c] <= m <= high[c] and at[c, m] - at[c, m - step] > gain:
+                best, gain = i, at[c, m] - at[c, m - step]
+        counts[best] += step
+
+
+@njit(cache=True)
+def split_round(
+    s: NDArray,
+    n: NDArray,
+    spent: NDArray,
+    a: NDArray,
+    b: NDArray,
+    nodes: NDArray,
+    weights: NDArray,
+    level: NDArray,
+    prices: NDArray,
+    minimum: int,
+    maximum: int,
+    budget: int,
+    multiple_of: int,
+    share_of_budget: float,
+) -> NDArray:
+    """Counts of a round that is not the last.
+
+    Args:
+        s, n, spent: successes, scored rollouts and rollouts of each prompt, shape (prompts,).
+        a, b: priors. nodes, weights: which tables of `level` stand for the continuation, shape (prompts, nodes).
+        level: W^{k-1} of shape (tables, prices, states).
+        minimum, maximum: of rollouts per prompt. budget: rollouts left, a multiple of multiple_of.
+        share_of_budget: the round takes at most this share of the budget (1: no limit).
+    """
+    member, first = _classes(s, n, spent, a, b)
+    size = int((np.sqrt(8.0 * level.shape[2] + 1.0) - 3.0) / 2.0 + 0.5)
+    low = np.minimum(np.maximum(minimum - spent[first], 0), budget)
+    high = np.maximum(np.minimum(np.minimum(maximum - spent[first], size - n[first]), budget), low)
+    copies = np.zeros(first.size)
+    for c in member:
+        copies[c] += 1.0
+    left, right, i, share = find_price(
+        s[first], n[first], a[first], b[first], low, high, copies, nodes[first], weights[first], level, prices, budget
+    )
+    x0, x1 = prices[i], prices[i + 1]
+    at, rollouts = np.empty(left.shape), np.empty(left.shape)
+    few, many = np.empty(first.size, dtype=np.int64), np.empty(first.size, dtype=np.int64)
+    open_budget = float(budget)
+    for c in range(first.size):
+        _at_price(left[c], right[c], high[c], share, x0, x1, at[c])
+        _rollouts(left[c], right[c], high[c], x0, x1, rollouts[c])
+        few[c], many[c] = _best_plans(at[c], low[c], high[c], rollouts[c])
+        open_budget -= copies[c] * rollouts[c, few[c]]
+    counts = np.empty(s.size, dtype=np.int64)
+    for j in range(s.size):
+        c = member[j]
+        extra = rollouts[c, many[c]] - rollouts[c, few[c]]
+        generous = extra > 0.0 and open_budget > 0.5 * extra
+        counts[j] = many[c] if generous else few[c]
+        if generous:
+            open_budget -= extra
+    ceiling = budget if share_of_budget >= 1.0 else int(np.ceil(budget * share_of_budget))
+    floor = 0
+    for j in range(s.size):
+        floor += low[member[j]]
+    total = min(max(counts.sum(), 1), max(ceiling, floor))
+    total = max((2 * total + multiple_of) // (2 * multiple_of), 1) * multiple_of
+    if total < floor:
+        total += multiple_of
+    _fit_total(counts, member, low, high, at, min(total, budget))
+    return counts

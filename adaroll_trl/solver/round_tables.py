@@ -1,0 +1,141 @@
+"""Tables behind the rounds planner: W_x^k on a grid of prices, for one prior or a mesh of priors.
+
+A table covers the states with n <= size rollouts. For a few distinct priors each gets its own table and is exact up to
+the price grid. For many (carried beliefs) the continuation W^{k-1} is interpolated, bilinearly in (log2 alpha,
+log2 beta), between tables on a mesh of ratio 2; the step at hand always uses the prompt's own prior.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..utilities import Utility
+from .index import solve_index, utility_by_n
+from .round_kernels import next_level, starting_price
+
+EXACT_PRIORS = 4  # up to this many distinct priors get tables of their own
+MESH_LOW, MESH_HIGH = -4, 7  # the mesh spans alpha, beta = 2^-4 .. 2^7; priors outside are moved to its edge
+DEEPEST = 12  # with more rounds left, the continuation of this many stands for the rest
+_PRICES_EXACT, _PRICES_MESH = 120, 48
+_WIDTH = MESH_HIGH - MESH_LOW + 1
+
+Priors: TypeAlias = tuple[tuple[float, float], ...]
+
+
+def price_grid(utility: Utility, size: int, points: int) -> NDArray[np.float64]:
+    """Prices from 'always go on' to 'never go on', ascending, denser towards 0.
+
+    Above the largest index nothing is worth its price; below minus the largest change by one rollout, all is.
+    """
+    top = float(solve_index(size, utility).largest)
+    table = utility.table(size)
+    inside = np.add.outer(np.arange(size), np.arange(size)) < size
+    change = np.maximum(np.abs(np.diff(table, axis=0)[:, :-1]), np.abs(np.diff(table, axis=1)[:-1, :]))
+    bottom = float(change[inside].max())
+    if bottom == 0.0:  # a constant utility: any prices do
+        top = bottom = 1.0
+    top = max(top, bottom * 1e-3) * 1.001
+    positive = np.geomspace(top * 1e-3, top, points)
+    negative = -np.geomspace(bottom, top * 1e-3, points // 3) if bottom > top * 1e-3 else np.array([-bottom])
+    return np.concatenate([negative, [0.0], positive])
+
+
+class RoundTables:
+    """W^k tables of one utility up to `size` rollouts a prompt, built as they are asked for and kept in memory."""
+
+    def __init__(self, utility: Utility, size: int) -> None:
+        self.utility = utility
+        self.size = size
+        self.by_n = utility_by_n(utility.table(size))
+        n, s = np.tril_indices(size + 1)
+        self.terminal = np.ascontiguousarray(self.by_n[n, s])[None, None, :]
+        self._grids: dict[Priors, NDArray[np.float64]] = {}
+        self._stacks: dict[tuple[Priors, int], NDArray[np.float64]] = {}
+        self._mesh_levels: dict[tuple[int, int], NDArray[np.float64]] = {}
+
+    def _grid(self, priors: Priors) -> NDArray[np.float64]:
+        """Prices for the tables of these priors; () is the mesh.
+
+        The prices at which prompts without rollouts start to be worth it are points of the grid: a batch begins with
+        all prompts there, so its best price is one of them whenever only part of the batch is to be started, and
+        interpolation across that kink would make waiting look better than it is.
+        """
+        if priors not in self._grids:
+            grid = price_grid(self.utility, self.size, _PRICES_EXACT if priors else _PRICES_MESH)
+            for prior in priors:
+                price = 0.0 if grid[-1] > 0 else grid[0]
+                for rounds in range(1, DEEPEST + 1):
+                    price = starting_price(*prior, rounds, self.terminal[0, 0], self.size, price)
+                    grid = np.append(grid, price)
+            self._grids[priors] = np.unique(grid)
+        return self._grids[priors]
+
+    def _stack(self, priors: Priors, rounds: int) -> NDArray[np.float64]:
+        """W^rounds of several priors, shape (priors, prices, states)."""
+        key = (priors, rounds)
+        if key not in self._stacks:
+            if rounds == 0:
+                shape = (len(priors), self._grid(priors).size, self.terminal.shape[2])
+                self._stacks[key] = np.ascontiguousarray(np.broadcast_to(self.terminal, shape))
+            else:
+                previous, prices = self._stack(priors, rounds - 1), self._grid(priors)
+                levels = [next_level(*p, prices, w, self.size) for p, w in zip(priors, previous, strict=True)]
+                self._stacks[key] = np.stack(levels)
+        return self._stacks[key]
+
+    def _mesh_level(self, node: int, rounds: int) -> NDArray[np.float64]:
+        """W^rounds of one prior of the mesh, shape (prices, states)."""
+        prices = self._grid(())
+        if rounds == 0:
+            return np.ascontiguousarray(np.broadcast_to(self.terminal[0], (prices.size, self.terminal.shape[2])))
+        if (node, rounds) not in self._mesh_levels:
+            alpha, beta = 2.0 ** (MESH_LOW + node // _WIDTH), 2.0 ** (MESH_LOW + node % _WIDTH)
+            level = next_level(alpha, beta, prices, self._mesh_level(node, rounds - 1), self.size)
+            self._mesh_levels[node, rounds] = level
+        return self._mesh_levels[node, rounds]
+
+    def continuation(
+        self, alpha: NDArray[np.float64], beta: NDArray[np.float64], rounds: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
+        """What the planner needs for prompts with these priors.
+
+        Returns the prices, the tables of shape (tables, prices, states), and for each prompt the tables that stand for
+        it and their weights, both of shape (prompts, 1) or (prompts, 4).
+        """
+        pairs, inverse = np.unique(np.stack([alpha, beta], axis=1), axis=0, return_inverse=True)
+        if len(pairs) <= EXACT_PRIORS:
+            priors = tuple((float(a), float(b)) for a, b in pairs)
+            nodes = inverse.reshape(-1, 1).astype(np.int64)
+            return self._grid(priors), self._stack(priors, rounds), nodes, np.ones(nodes.shape)
+        numbers, weights = _mesh(alpha, beta)
+        used, nodes = np.unique(numbers, return_inverse=True)
+        return self._grid(()), self._mesh_stack(used, rounds), nodes.reshape(numbers.shape).astype(np.int64), weights
+
+    def _mesh_stack(self, used: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
+        return np.stack([self._mesh_level(node, rounds) for node in used.tolist()])
+
+
+def _mesh(alpha: NDArray[np.float64], beta: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The four mesh points around each prior and their bilinear weights, both of shape (prompts, 4)."""
+    below, part = [], []
+    for values in (alpha, beta):
+        place = np.clip(np.log2(values) - MESH_LOW, 0.0, _WIDTH - 1.0)
+        floor = np.minimum(place.astype(np.int64), _WIDTH - 2)
+        below.append(floor)
+        part.append(place - floor)
+    corners = [(i, j) for i in (0, 1) for j in (0, 1)]
+    numbers = np.stack([(below[0] + i) * _WIDTH + below[1] + j for i, j in corners], axis=1)
+    weights = np.stack(
+        [(part[0] if i else 1.0 - part[0]) * (part[1] if j else 1.0 - part[1]) for i, j in corners], axis=1
+    )
+    return numbers, weights
+
+
+@lru_cache(maxsize=32)
+def round_tables(utility: Utility, size: int) -> RoundTables:
+    """The tables of a utility, shared by all callers in the process."""
+    return RoundTables(utility, size)

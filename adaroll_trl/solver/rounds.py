@@ -1,0 +1,207 @@
+"""`plan_round`: how many rollouts each prompt gets in the next round.
+
+Generation comes in rounds, and a round's rollouts are chosen before any of its rewards are seen. With k rounds and R
+rollouts left the planner (our own; the paper's is not public)
+
+- spends all of R in the last round, as a knapsack on expected utilities, solved exactly (`knapsack`);
+- otherwise puts a price on rollouts, so that prompts separate, and picks the price at which the expected rollouts of all
+  remaining rounds add up to R (`round_kernels`). The round is what the best plans take now at that price;
+- with as many rounds as rollouts it decides one rollout at a time (`sequential`).
+
+The relaxation spends R in expectation and is replanned after each round; the sum over rounds is exact.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..utilities import Utility, UtilityFunction, as_utility
+from .index import solve_index
+from .knapsack import solve_knapsack
+from .round_kernels import all_plan_values, split_round
+from .round_tables import DEEPEST, EXACT_PRIORS, RoundTables, round_tables
+from .sequential import choose, endgame_moves
+
+LARGEST_GROUP = 256  # tables grow with the fourth power of the group size
+_DEFAULT_GROUP = 64
+
+
+def plan_round(
+    successes: ArrayLike,
+    failures: ArrayLike,
+    rollouts_left: int,
+    rounds_left: int,
+    utility: str | UtilityFunction | Utility = "mixed",
+    prior_alpha: ArrayLike = 1.0,
+    prior_beta: ArrayLike = 1.0,
+    min_rollouts: int = 0,
+    max_rollouts: int | None = None,
+    multiple_of: int = 1,
+    *,
+    rollouts: ArrayLike | None = None,
+) -> NDArray[np.int64]:
+    """Split the next round's rollouts over the prompts of a batch.
+
+    Args:
+        successes, failures (int arrays of shape (n,)): scored outcomes of each prompt so far.
+        rollouts_left (`int`): rollouts for this and all later rounds; a multiple of `multiple_of`.
+        rounds_left (`int`): rounds left, this one included; at least 1.
+        utility (`str`, callable or `Utility`): terminal utility, see `adaroll_trl.utilities`.
+        prior_alpha, prior_beta (`float`, or arrays of shape (n,)): Beta beliefs before the first of these rollouts.
+            With more than four distinct priors the later rounds' values are interpolated on a mesh (`round_tables`).
+        min_rollouts (`int`): a prompt below it is brought up to it now.
+        max_rollouts (`int`, *optional*): no prompt ends with more; at most 256. None searches groups of up to 64
+            rollouts, or 4 times the average if that is more. For utilities that saturate that costs nothing that can be
+            measured; `mass` and `std_mass` would put more on few prompts, so set it there.
+        multiple_of (`int`): the round's total is a multiple of it.
+        rollouts (int array of shape (n,), *optional*): rollouts so far, where some got no reward.
+
+    Returns:
+        int64 array of shape (n,) of counts. Their sum is positive, a multiple of `multiple_of`, at most `rollouts_left`
+        and equal to it when `rounds_left` is 1. Deterministic; among prompts in the same state the lowest number gets
+        the larger share.
+
+    Raises:
+        ValueError: if an argument is out of range, or the budget does not fit between the minimum and the maximum.
+
+    >>> plan_round([1, 0, 0], [1, 2, 0], rollouts_left=4, rounds_left=1)
+    array([0, 1, 3])
+    """
+    batch = _Batch(successes, failures, rollouts, prior_alpha, prior_beta, min_rollouts, max_rollouts)
+    batch.check(rollouts_left, rounds_left, multiple_of)
+    tables = round_tables(as_utility(utility), batch.maximum)
+    counts = np.zeros(batch.s.size, dtype=np.int64)
+    open_ = np.flatnonzero(batch.room > 0)
+    part = batch.select(open_)
+    if rounds_left == 1:
+        counts[open_] = _last_round(part, tables, rollouts_left)
+    elif open_.size == 1:
+        share = max(1, round(rollouts_left / rounds_left / multiple_of)) * multiple_of
+        counts[open_] = min(max(share, int(part.low[0]) + -int(part.low[0]) % multiple_of), rollouts_left)
+    elif rounds_left >= rollouts_left and multiple_of == 1 and part.few_priors and not part.low.any():
+        counts[open_[_next_rollout(part, tables, rollouts_left)]] = 1
+    else:
+        counts[open_] = _middle_round(part, tables, rollouts_left, rounds_left, multiple_of)
+    return counts
+
+
+class _Batch:
+    """The prompts' states as the kernels want them, with their bounds."""
+
+    def __init__(
+        self,
+        successes: ArrayLike,
+        failures: ArrayLike,
+        rollouts: ArrayLike | None,
+        alpha: ArrayLike,
+        beta: ArrayLike,
+        minimum: int,
+        maximum: int | None,
+    ) -> None:
+        self.s = _counts("successes", successes)
+        n = self.s.size
+        f = _counts("failures", failures, n)
+        self.n = self.s + f
+        self.spent = self.n if rollouts is None else _counts("rollouts", rollouts, n)
+        if (self.spent < self.n).any():
+            raise ValueError(f"rollouts={rollouts} must be at least successes + failures for every prompt.")
+        self.a, self.b = _priors("prior_alpha", alpha, n), _priors("prior_beta", beta, n)
+        if minimum < 0 or (maximum is not None and maximum < max(minimum, 1)):
+            raise ValueError(
+                f"min_rollouts={minimum}, max_rollouts={maximum}: need 0 <= min_rollouts <= max_rollouts and a positive "
+                "max_rollouts."
+            )
+        if maximum is not None and maximum > LARGEST_GROUP:
+            raise ValueError(f"max_rollouts={maximum} is more than {LARGEST_GROUP}, the largest group that is planned.")
+        self.given_maximum = maximum
+        self.minimum = int(minimum)
+        self.maximum = maximum or 0
+        self.low = np.maximum(self.minimum - self.spent, 0)
+
+    def check(self, left: int, rounds: int, multiple: int) -> None:
+        """Settle the maximum for `left` rollouts, or raise what is wrong."""
+        if rounds < 1:
+            raise ValueError(f"rounds_left={rounds!r} must be at least 1.")
+        if multiple < 1:
+            raise ValueError(f"multiple_of={multiple!r} must be at least 1.")
+        if left < 1 or left % multiple:
+            raise ValueError(f"rollouts_left={left!r} must be a positive multiple of multiple_of={multiple}.")
+        if self.given_maximum is None:
+            average = math.ceil((int(self.spent.sum()) + left) / self.s.size)
+            self.maximum = max(_DEFAULT_GROUP, 1 << (4 * average - 1).bit_length(), self.minimum)
+            if self.s.size == 1:
+                self.maximum = int(self.spent[0]) + left
+            elif self.maximum > LARGEST_GROUP:
+                self.maximum = LARGEST_GROUP
+        self.room = np.maximum(self.maximum - self.spent, 0)
+        needed, room = int(self.low.sum()), int(self.room.sum())
+        if needed > left:
+            raise ValueError(
+                f"rollouts_left={left} is not enough: {self.s.size} prompts with min_rollouts={self.minimum} still need "
+                f"{needed}. Raise the budget or lower min_rollouts."
+            )
+        if room < left:
+            raise ValueError(
+                f"rollouts_left={left} is too much: {self.s.size} prompts with at most {self.maximum} rollouts each have "
+                f"room for {room} more. Lower the budget or raise max_rollouts."
+            )
+
+    def select(self, which: NDArray[np.int64]) -> _Batch:
+        part = object.__new__(_Batch)
+        part.__dict__ = {
+            name: value[which] if isinstance(value, np.ndarray) else value for name, value in self.__dict__.items()
+        }
+        return part
+
+    @property
+    def few_priors(self) -> bool:
+        return len({*zip(self.a.tolist(), self.b.tolist(), strict=True)}) <= EXACT_PRIORS
+
+
+def _counts(name: str, values: ArrayLike, size: int | None = None) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    whole = array.astype(np.int64)
+    if array.ndim != 1 or array.size == 0 or (size is not None and array.size != size):
+        raise ValueError(f"{name} has shape {array.shape}; it must be one number for each of the {size or 'n'} prompts.")
+    if not np.array_equal(array, whole) or (whole < 0).any():
+        raise ValueError(f"{name}={values} must be whole numbers of at least 0.")
+    return whole
+
+
+def _priors(name: str, values: ArrayLike, size: int) -> NDArray[np.float64]:
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape not in ((), (size,)):
+        raise ValueError(f"{name} has shape {array.shape}; it must be one number, or one for each of {size} prompts.")
+    if not (np.isfinite(array) & (array > 0)).all():
+        raise ValueError(f"{name}={values} must be positive and finite.")
+    return np.ascontiguousarray(np.broadcast_to(array, (size,)))
+
+
+def _last_round(batch: _Batch, tables: RoundTables, left: int) -> NDArray[np.int64]:
+    high = np.minimum(batch.room, left)
+    states = np.stack([batch.s, batch.n, high, batch.a, batch.b], axis=1)
+    _, first, member = np.unique(states, axis=0, return_index=True, return_inverse=True)
+    nodes, weights = np.zeros((first.size, 1), dtype=np.int64), np.ones((first.size, 1))
+    values = np.zeros((first.size, int(high.max()) + 1))
+    at = (batch.s[first], batch.n[first], batch.a[first], batch.b[first], high[first])
+    all_plan_values(*at, nodes, weights, tables.terminal, 0, values)
+    return solve_knapsack(values[member.ravel()], batch.low, high, left)
+
+
+def _next_rollout(batch: _Batch, tables: RoundTables, left: int) -> int:
+    index = np.empty(batch.s.size)
+    for prior in {*zip(batch.a.tolist(), batch.b.tolist(), strict=True)}:
+        same = (batch.a == prior[0]) & (batch.b == prior[1])
+        table = solve_index(tables.size, tables.utility, prior)
+        index[same] = table.index(batch.s[same], (batch.n - batch.s)[same], np.minimum(batch.room, left)[same])
+    return int(choose(index, batch.s, batch.n, batch.a, batch.b, batch.room, left, tables.by_n, *endgame_moves()))
+
+
+def _middle_round(batch: _Batch, tables: RoundTables, left: int, rounds: int, multiple: int) -> NDArray[np.int64]:
+    prices, level, nodes, weights = tables.continuation(batch.a, batch.b, min(rounds, DEEPEST) - 1)
+    share = 1.0 if rounds <= DEEPEST else 1.0 / rounds
+    bounds = (batch.minimum, batch.maximum, left, multiple, share)
+    return split_round(batch.s, batch.n, batch.spent, batch.a, batch.b, nodes, weights, level, prices, *bounds)
