@@ -1,9 +1,6 @@
-"""Pictures: learning curves, and where the rollouts of one batch went. Needs matplotlib: `pip install adaroll_trl[plots]`.
+"""Pictures: learning curves, and where the rollouts of one batch went. Needs the extra `plots` (matplotlib).
 
-    figure = comparison_figure(curves, groups)
-    figure.savefig("comparison.png")
-
-The functions draw on axes that are passed in, so that they fit into figures of your own.
+The `draw_` functions draw on axes that are passed in, so that they fit into figures of your own.
 """
 
 from __future__ import annotations

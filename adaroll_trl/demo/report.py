@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,41 +84,61 @@ def _rollout_share(groups: Groups, chosen: NDArray[np.bool_]) -> str:
     return f"{groups.rollouts[chosen].sum() / groups.rollouts.sum():.1%}"
 
 
-def difficulty_table(result: DemoResult) -> Table:
-    """Held-out accuracy, and where the training rollouts went, by difficulty level."""
-    arms = list(result.arms)
-    table = Table(
-        title=f"By difficulty ({result.problems.level_name}): held-out accuracy, and training rollouts per prompt",
-        title_justify="left",
-        title_style="bold",
-    )
-    table.add_column(result.problems.level_name)
-    for heading in ("before", *(ARMS[arm] for arm in arms)):
-        table.add_column(heading, justify="right")
-    if len(arms) == 2:
-        table.add_column("difference", justify="right")
-    for arm in arms:
-        table.add_column(f"rollouts, {ARMS[arm]}", justify="right")
-    levels = [*result.held_out_levels.tolist(), *next(iter(result.arms.values())).groups.level.tolist()]
-    bins = level_bins([level for level in levels if level >= 0])
-    for one in bins:
-        table.add_row(*_difficulty_row(result, one.label, one))
-    table.add_section()
-    table.add_row(*_difficulty_row(result, "all", None))
+def accuracy_table(result: DemoResult) -> Table:
+    """Held-out accuracy by difficulty, before and after training."""
+    headings = ["before", *(ARMS[arm] for arm in result.arms)] + ["difference"] * (len(result.arms) == 2)
+    table = _table("Held-out accuracy", result, headings)
+    for label, (chosen,) in _by_level(result, result.held_out_levels):
+        after = [accuracy[chosen] for accuracy in map(result.after, result.arms)]
+        cells = [with_error(result.before[chosen]), *(with_error(accuracy) for accuracy in after)]
+        if len(after) == 2:
+            cells.append(with_error(after[1] - after[0], signed=True))
+        _add_row(table, label, cells)
     return table
 
 
-def _difficulty_row(result: DemoResult, label: str, one: LevelBin | None) -> Sequence[str]:
-    levels = result.held_out_levels
-    chosen = np.ones(levels.size, dtype=bool) if one is None else one.holds(levels)
-    after = [result.after(arm)[chosen] if result.after(arm).size else np.zeros(0) for arm in result.arms]
-    cells = [label, with_error(result.before[chosen]), *(with_error(accuracy) for accuracy in after)]
-    if len(after) == 2:
-        cells.append(with_error(after[1] - after[0], signed=True))
-    for arm in result.arms.values():
-        rollouts = arm.groups.rollouts if one is None else arm.groups.rollouts[one.holds(arm.groups.level)]
-        cells.append(f"{rollouts.mean():.1f}" if rollouts.size else "-")
-    return cells
+def rollout_table(result: DemoResult) -> Table:
+    """Where the training rollouts went by difficulty, and what share of the prompts came to have signal."""
+    arms = [(ARMS[name], arm.groups) for name, arm in result.arms.items()]
+    headings = [f"rollouts each,\n{name}" for name, _ in arms] + [f"with signal,\n{name}" for name, _ in arms]
+    table = _table("Training prompts", result, headings)
+    for label, chosen in _by_level(result, *(groups.level for _, groups in arms)):
+        these = [groups.where(mask) for (_, groups), mask in zip(arms, chosen, strict=True)]
+        cells = [_mean(one.rollouts, "{:.1f}") for one in these] + [_mean(one.mixed, "{:.1%}") for one in these]
+        _add_row(table, label, cells)
+    return table
+
+
+def _table(title: str, result: DemoResult, headings: Sequence[str]) -> Table:
+    heading = f"{title}, by {result.problems.level_name}" if _bins(result) else title
+    table = Table(title=heading, title_justify="left", title_style="bold")
+    table.add_column("")
+    for one in headings:
+        table.add_column(one, justify="right", no_wrap=True)
+    return table
+
+
+def _add_row(table: Table, label: str, cells: Sequence[str]) -> None:
+    if label == "all":
+        table.add_section()
+    table.add_row(label, *cells)
+
+
+def _bins(result: DemoResult) -> list[LevelBin]:
+    groups = next(iter(result.arms.values())).groups
+    levels = [*result.held_out_levels.tolist(), *groups.level.tolist()]
+    return level_bins([level for level in levels if level >= 0])
+
+
+def _by_level(result: DemoResult, *levels: NDArray[np.int64]) -> Iterator[tuple[str, list[NDArray[np.bool_]]]]:
+    """For each bin of levels its label, and a mask for each of the arrays given; "all" comes last."""
+    for one in _bins(result):
+        yield one.label, [one.holds(array) for array in levels]
+    yield "all", [np.ones(array.size, dtype=bool) for array in levels]
+
+
+def _mean(values: NDArray[Any], form: str) -> str:
+    return form.format(values.mean()) if values.size else "-"
 
 
 def verdict(result: DemoResult) -> str:

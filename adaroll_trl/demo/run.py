@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,9 +19,10 @@ from .problems import ProblemSet
 from .record import ArmResult, Groups
 from .report import (
     DemoResult,
-    difficulty_table,
+    accuracy_table,
     held_out_curves,
     probe_sentence,
+    rollout_table,
     signal_curves,
     training_table,
     verdict,
@@ -38,15 +38,20 @@ def quiet() -> Iterator[None]:
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed, where installed, complains otherwise
     import datasets
-    import transformers
+    from transformers.utils import logging as transformers_logging
 
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     datasets.disable_progress_bars()
-    logging.getLogger("accelerate").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        yield
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        transformers_logging.enable_progress_bar()
+        datasets.enable_progress_bars()
 
 
 def make_checkpoint(settings: Settings, display: Display) -> Path:
@@ -119,12 +124,13 @@ def measure(
 def report(result: DemoResult, console: Console) -> None:
     """Print the tables, and leave them, the figures and the picture in the output folder."""
     folder = result.settings.output_dir
-    recorder = Console(record=True, width=118, file=open(os.devnull, "w"))  # noqa: SIM115
+    recorder = Console(record=True, width=80, file=open(os.devnull, "w"))  # noqa: SIM115
     for target in (console, recorder):
         target.print()
         target.print(training_table(result))
+        target.print(rollout_table(result))
         if result.before.size:
-            target.print(difficulty_table(result))
+            target.print(accuracy_table(result))
         target.print(verdict(result), highlight=False)
         if result.probe is not None:
             target.print(probe_sentence(result.probe), highlight=False)

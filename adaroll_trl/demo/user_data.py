@@ -162,9 +162,7 @@ def load_policy(model: str, dtype: str) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    path = Path(model).expanduser()
-    if (model.startswith((".", "/", "~")) or path.is_file()) and not path.is_dir():
-        raise DemoError(f"--model {model}: there is no such folder.")
+    _check_folder(model)
     try:
         return AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
     except (OSError, ValueError) as error:
@@ -178,6 +176,7 @@ def load_tokenizer(model: str) -> Any:
     """The model's tokenizer, with a padding token."""
     from transformers import AutoTokenizer
 
+    _check_folder(model)
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left", truncation_side="left")
     except (OSError, ValueError) as error:
@@ -187,6 +186,13 @@ def load_tokenizer(model: str) -> Any:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _check_folder(model: str) -> None:
+    """A path that does not exist would else be taken for a strange Hub id."""
+    path = Path(model).expanduser()
+    if (model.startswith((".", "/", "~")) or path.is_file()) and not path.is_dir():
+        raise DemoError(f"--model {model}: there is no such folder.")
 
 
 def _first_line(error: Exception) -> str:
