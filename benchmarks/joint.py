@@ -41,7 +41,7 @@ class PlainLayers:
     """All states of each layer as rows of sorted pair codes, found by growing layer after layer; numpy only.
 
     A pair (s, f) of size m has the code m (m + 1) / 2 + s; a row of codes, packed into an int64, is a state's key.
-    `children(t, j)` are the numbers, in layer t + 1, of the states after a failure and a success of the prompt in place j.
+    `children(t, j)` are the numbers, in layer t + 1, of the states after a failure and a success of prompt j of a row.
     """
 
     def __init__(self, num_prompts: int, budget: int) -> None:

@@ -21,8 +21,8 @@ bytes for any number of threads. The kernels release the GIL and are called from
 no threading layer, compile faster than with `parallel=True`, and do not meet OpenMP in a forked process.
 
 They are compiled in about four seconds for each dtype, in the process that builds a table and in no other: a table
-that is found on disk needs none of them. Numba's own disk cache, which is not safe when many processes compile at once,
-is therefore not used.
+that is found on disk needs none of them. Numba's own disk cache, which is not safe when many processes compile at
+once, is therefore not used.
 """
 
 from __future__ import annotations
