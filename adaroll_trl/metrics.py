@@ -6,6 +6,7 @@ Utilities are logged per prompt (the batch's sum divided by its number of prompt
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -30,10 +31,16 @@ class SuccessSignal:
         reward (`str`, *optional*): the one that decides; None: the weighted sum.
         threshold (`float`, *optional*): success is a value at or above it. None means 0.5, and then a warning, once,
             where the values seen are not clearly on two sides of it.
+        warn (callable): takes that warning.
     """
 
     def __init__(
-        self, names: list[str], weights: torch.Tensor, reward: str | None = None, threshold: float | None = None
+        self,
+        names: list[str],
+        weights: torch.Tensor,
+        reward: str | None = None,
+        threshold: float | None = None,
+        warn: Callable[[str], None] = warnings.warn,
     ) -> None:
         if reward is not None and names.count(reward) != 1:
             many = "is the name of several reward functions" if reward in names else "is not a reward function"
@@ -43,6 +50,7 @@ class SuccessSignal:
         self._label = reward or "the weighted sum of the rewards"
         self._threshold = _DEFAULT_THRESHOLD if threshold is None else threshold
         self._watch_range = threshold is None
+        self._warn = warn
 
     def outcomes(self, rewards_per_func: torch.Tensor) -> FloatArray:
         """1 for a success, 0 for a failure, nan for a rollout without reward; shape (B,)."""
@@ -64,12 +72,11 @@ class SuccessSignal:
         undecided = np.abs((values - low) / (high - low) - 0.5) < 0.25
         if one_sided or undecided.mean() > 0.1:
             self._watch_range = False
-            warnings.warn(
+            self._warn(
                 f"The success signal is {self._label}, which ranges from {low:.4g} to {high:.4g} here and does not "
                 f"look like a yes or no around the default threshold {self._threshold}. Set `success_threshold` to "
                 "the value at or above which a rollout succeeded, or `success_reward` to a reward function that gives "
-                "0 or 1.",
-                stacklevel=2,
+                "0 or 1."
             )
 
 

@@ -18,10 +18,10 @@ import inspect
 import os
 import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from typing import Any as _Base
 else:
     _Base = object
+
+_T = TypeVar("_T")
 
 warn_if_trl_changed()
 
@@ -78,7 +80,7 @@ class AdaRollMixin(_Base):
         self._planner = RolloutPlanner(options, prompts, group, world, self._warn)
         self._beliefs = Beliefs(options.prior_alpha, options.prior_beta, options.belief_decay)
         self._success = SuccessSignal(
-            self.reward_func_names, self.reward_weights, options.success_reward, options.success_threshold
+            self.reward_func_names, self.reward_weights, options.success_reward, options.success_threshold, self._warn
         )
         self._round: Round | None = None  # the one that is running
         self._held_metrics: dict[str, list[float]] = {}
@@ -105,7 +107,7 @@ class AdaRollMixin(_Base):
         batch = self._start_batch(inputs)
         with kept_awake(self, batch.rounds_left):
             while batch.left > 0:
-                self._run_round(batch, self._decide(batch))
+                self._run_round(batch, self._from_main(lambda: self._planner.decide(batch)))
         return self._finish_batch(batch)
 
     def _start_batch(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
@@ -118,10 +120,10 @@ class AdaRollMixin(_Base):
             )
         keys = [prompt_key(row) for row in rows]
         alpha, beta = self._beliefs.prior(keys)
-        budget = len(rows) * self.num_generations
+        rounds = self._from_main(lambda: self._planner.num_rounds(len(rows)))
         self._held_metrics = {}
         self._allocator_before = deepcopy(self.allocator.state_dict())
-        return GenerationBatch(rows, keys, alpha, beta, left=budget, rounds_left=self._planner.num_rounds(len(rows)))
+        return GenerationBatch(rows, keys, alpha, beta, left=len(rows) * self.num_generations, rounds_left=rounds)
 
     def _gather_prompts(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """One row for each prompt of the generation batch, on every process.
@@ -138,20 +140,22 @@ class AdaRollMixin(_Base):
         firsts = [row for index, row in enumerate(inputs) if (first_row + index) % group == 0]
         return firsts if world == 1 else gather_object(firsts)
 
-    def _decide(self, batch: GenerationBatch) -> Decision:
-        """The next round, decided by the main process for all."""
-        answer: list[Any] = [None]
+    def _from_main(self, function: Callable[[], _T]) -> _T:
+        """Call `function` on the main process and hand its result to all, or its failure."""
+        if self.accelerator.num_processes == 1:
+            return function()
+        answer: list[Any] = [None, None]
         failure: Exception | None = None
         if self.accelerator.is_main_process:
             try:
-                answer = [self._planner.decide(batch)]
+                answer[0] = function()
             except Exception as error:  # first tell the others, who wait for an answer
-                failure, answer = error, [str(error)]
+                failure, answer[1] = error, f"{type(error).__name__}: {error}"
         broadcast_object_list(answer, from_process=0)
         if failure is not None:
             raise failure
-        if isinstance(answer[0], str):
-            raise RuntimeError(f"The main process could not allocate rollouts: {answer[0]}")
+        if answer[1] is not None:
+            raise RuntimeError(f"The main process failed: {answer[1]}")
         return answer[0]
 
     def _run_round(self, batch: GenerationBatch, decision: Decision) -> None:
@@ -258,11 +262,10 @@ class AdaRollMixin(_Base):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
-        state = [load_state(checkpoint) if self.accelerator.is_main_process else None]
-        broadcast_object_list(state, from_process=0)  # the folder may be on one machine only
-        if state[0] is not None:
-            self._beliefs.load_state_dict(state[0]["beliefs"])
-            self.allocator.load_state_dict(state[0]["allocator"])
+        state = self._from_main(lambda: load_state(checkpoint))  # the folder may be on one machine only
+        if state is not None:
+            self._beliefs.load_state_dict(state["beliefs"])
+            self.allocator.load_state_dict(state["allocator"])
         elif self._beliefs.decay > 0:
             self._warn(f"{checkpoint} has no {STATE_FILE}: every prompt's belief starts at the prior.")
 

@@ -128,4 +128,4 @@ def test_all_ranks_resume_with_the_same_beliefs(ranks):
 def test_a_failing_allocator_fails_on_every_rank(ranks):
     assert ranks[0]["failure"] == "table is lost"
     for result in ranks[1:]:
-        assert "could not allocate rollouts: table is lost" in result["failure"]
+        assert "The main process failed: RuntimeError: table is lost" in result["failure"]

@@ -441,8 +441,12 @@ BELIEFS = {
 }
 
 
+def saved_state(folder: Any, step: int) -> dict[str, Any]:
+    return json.loads((folder / f"checkpoint-{step}" / "adaroll_state.json").read_text())
+
+
 def saved_beliefs(folder: Any, step: int) -> dict[str, Any]:
-    return json.loads((folder / f"checkpoint-{step}" / "adaroll_state.json").read_text())["beliefs"]
+    return saved_state(folder, step)["beliefs"]
 
 
 def total(beliefs: dict[str, list[float]]) -> float:

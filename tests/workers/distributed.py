@@ -3,6 +3,7 @@
 torchrun --nproc_per_node 2 -m tests.workers.distributed MODEL_DIR OUTPUT_DIR {ddp,zero2,zero3}
 """
 
+# ruff: noqa: E402 (the process group comes before TRL)
 from __future__ import annotations
 
 import os
