@@ -103,6 +103,6 @@ def test_counting_tables_agree_with_enumeration():
     for parts in range(1, 5):
         for limit in range(1, 10):
             found = [sum(p) for p in combinations_with_replacement(range(limit), parts)]
-            assert partitions[parts, limit].tolist() == [found.count(total) for total in range(10)]
+            assert partitions[parts, :, limit].tolist() == [found.count(total) for total in range(10)]
     assert multiset_counts(3, 4)[3, 4] == len(list(combinations_with_replacement(range(4), 3)))
     assert count_multisets(np.arange(7) + 1, 3)[3, 6] == len(list(plain_states(3, 6)))

@@ -111,38 +111,54 @@ def make_moves(layout: Layout, classes: PairClasses, dtype: np.dtype[Any]) -> Mo
 
 
 @njit(nogil=True)
-def _unrank_profile(layout, block, sizes):  # type: ignore[no-untyped-def]
-    """Sizes of `block`, ascending, into `sizes`; returns how many there are."""
-    parts = layout.block_parts[block]
-    left = np.int64(layout.block_total[block])
-    rank = block - layout.first_block[parts, left]
-    part = left
-    for p in range(parts, 0, -1):
-        part = min(part, left)
-        while layout.partitions[p, part, left] > rank:
-            part -= 1
-        rank -= layout.partitions[p, part, left]
-        left -= part
-        sizes[p - 1] = part
-    return parts
+def _partial_ranks(layout, sizes, parts, total, left, lower, upper):  # type: ignore[no-untyped-def]
+    """Shares of the profile's rank, so that its successors need not be ranked from scratch.
+
+    `left[i]` is the sum of the parts 0 .. i, `lower[i]` the share of the parts below i, and `upper[i]` what the parts
+    above i contribute once a part up to i has grown by one.
+    """
+    rest = total
+    above = 0
+    for i in range(parts - 1, -1, -1):
+        left[i] = rest
+        upper[i] = above
+        above += layout.partitions[i + 1, rest + 1, sizes[i]]
+        rest -= sizes[i]
+    lower[0] = 0
+    for i in range(parts - 1):
+        lower[i + 1] = lower[i] + layout.partitions[i + 1, left[i], sizes[i]]
 
 
 @njit(nogil=True)
-def _address(layout, sizes, parts, total, skip, t):  # type: ignore[no-untyped-def]
-    """First state, in layer t, of the profile of `parts` sizes that `sizes` has without position `skip` (-1: none)."""
-    rank = 0
-    left = total
-    p = parts
-    position = parts if skip >= 0 else parts - 1
-    while p > 0:
-        if position != skip:
-            rank += layout.partitions[p, sizes[position], left]
-            left -= sizes[position]
-            p -= 1
-        position -= 1
-    block = layout.first_block[parts, total] + rank
+def _first_state(layout, parts, total, rank, t):  # type: ignore[no-untyped-def]
+    """First state, in layer t, of profile number `rank` of `parts` parts that sum to `total`."""
     full = layout.full_base[t] if parts == layout.num_prompts else 0
-    return full + layout.start[block]
+    return full + layout.start[layout.first_block[parts, total] + rank]
+
+
+@njit(nogil=True)
+def _grown(layout, sizes, parts, total, i, left, lower, upper, t):  # type: ignore[no-untyped-def]
+    """First state, in layer t, of the profile whose part i has grown by one."""
+    rank = upper[i] + layout.partitions[i + 1, left[i] + 1, sizes[i] + 1] + lower[i]
+    return _first_state(layout, parts, total + 1, rank, t)
+
+
+@njit(nogil=True)
+def _without(layout, sizes, parts, total, i, left, lower, t):  # type: ignore[no-untyped-def]
+    """First state, in layer t, of the profile without part i."""
+    rank = lower[i]
+    for j in range(i + 1, parts):
+        rank += layout.partitions[j, left[j] - sizes[i], sizes[j]]
+    return _first_state(layout, parts - 1, total - sizes[i], rank, t)
+
+
+@njit(nogil=True)
+def _read_sizes(layout, block, sizes):  # type: ignore[no-untyped-def]
+    """Sizes of `block`, ascending, into `sizes`; returns how many there are."""
+    parts = layout.block_parts[block]
+    for i in range(parts):
+        sizes[i] = layout.sizes[block, i]
+    return parts
 
 
 @njit(nogil=True)
@@ -259,15 +275,17 @@ def solve_blocks(layout, moves, t, first_block, end_block, values, after, action
     action within the bounds cannot be reached; they get -inf.
     """
     n = layout.num_prompts
-    sizes = np.zeros(n + 1, dtype=np.int64)
+    sizes = np.zeros(n, dtype=np.int64)
     group = np.zeros((5, n + 1), dtype=np.int64)
+    left_sums, lower, upper = np.zeros((3, n), dtype=np.int64)
     left = layout.budget - t - 1
     for block in range(first_block, end_block):
         if layout.block_size[block] == 0:
             continue
-        parts = _unrank_profile(layout, block, sizes)
+        parts = _read_sizes(layout, block, sizes)
         total = np.int64(layout.block_total[block])
         count, states = _group_sizes(layout, sizes, parts, group)
+        _partial_ranks(layout, sizes, parts, total, left_sums, lower, upper)
         base = layout.start[block] + (layout.full_base[t] if parts == n else 0)
         lack = 0
         for position in range(parts):
@@ -280,12 +298,10 @@ def solve_blocks(layout, moves, t, first_block, end_block, values, after, action
             if size >= layout.max_rollouts or lack - (size < layout.min_rollouts) > left:
                 continue
             last = group[2, g] + group[1, g] - 1
+            moved = _grown(layout, sizes, parts, total, last, left_sums, lower, upper, t + 1)
             sunk = np.int64(0)
             if size + 1 >= layout.min_settled:
-                sunk = _address(layout, sizes, parts - 1, total - size, last, t + 1)
-            sizes[last] += 1
-            moved = _address(layout, sizes, parts, total + 1, -1, t + 1)
-            sizes[last] -= 1
+                sunk = _without(layout, sizes, parts, total, last, left_sums, lower, t + 1)
             _act_on_group(
                 layout, moves, group, g, count, base, states, moved, sunk, values, actions, shift, after, tolerance
             )  # fmt: skip
@@ -297,10 +313,10 @@ def solve_blocks(layout, moves, t, first_block, end_block, values, after, action
 def last_blocks(layout, moves, first_block, end_block, values):  # type: ignore[no-untyped-def]
     """Values of blocks of the last layer: the summed utility of the unsettled pairs."""
     n = layout.num_prompts
-    sizes = np.zeros(n + 1, dtype=np.int64)
+    sizes = np.zeros(n, dtype=np.int64)
     group = np.zeros((5, n + 1), dtype=np.int64)
     for block in range(first_block, end_block):
-        parts = _unrank_profile(layout, block, sizes)
+        parts = _read_sizes(layout, block, sizes)
         count, states = _group_sizes(layout, sizes, parts, group)
         base = layout.start[block] + (layout.full_base[layout.budget] if parts == n else 0)
         if layout.block_size[block] == 0:

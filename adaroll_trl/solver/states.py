@@ -10,7 +10,7 @@ The rank of a state has two levels.
    of their decreasing parts: the part y with p parts left and a total of T left contributes the number of partitions
    of T into p parts that are all smaller than y,
 
-       N[p, y, T] = N[p, y - 1, T] + N[p - 1, y, T - y + 1].
+       N[p, T, y] = N[p, T, y - 1] + N[p - 1, T - y + 1, y].
 
    This is a combinatorial number system with a constraint on the sum. `start` holds the first state of each profile.
 
@@ -77,14 +77,32 @@ def count_layers(width: NDArray[np.int64], num_prompts: int, min_settled: int) -
 
 
 def partition_counts(num_parts: int, total: int) -> NDArray[np.int64]:
-    """N[p, y, T], the partitions of T into p parts of 0 .. y - 1 each; shape (num_parts + 1, total + 2, total + 1)."""
-    counts = np.zeros((num_parts + 1, total + 2, total + 1), dtype=np.int64)
-    counts[0, :, 0] = 1
+    """N[p, T, y], the partitions of T into p parts of 0 .. y - 1 each; shape (num_parts + 1, total + 1, total + 2)."""
+    counts = np.zeros((num_parts + 1, total + 1, total + 2), dtype=np.int64)
+    counts[0, 0] = 1
     for parts in range(1, num_parts + 1):
         for limit in range(1, total + 2):
-            counts[parts, limit] = counts[parts, limit - 1]
-            counts[parts, limit, limit - 1 :] += counts[parts - 1, limit, : total + 2 - limit]
+            counts[parts, :, limit] = counts[parts, :, limit - 1]
+            counts[parts, limit - 1 :, limit] += counts[parts - 1, : total + 2 - limit, limit]
     return counts
+
+
+def partitions_in_order(counts: NDArray[np.int64]) -> list[list[NDArray[np.int16]]]:
+    """[p][T]: every partition of T into p parts, ascending parts in a row, in the order of their ranks."""
+    num_parts, budget = counts.shape[0] - 1, counts.shape[1] - 1
+    empty = np.empty((0, 0), dtype=np.int16)
+    lists = [[np.empty((1, 0), dtype=np.int16)] + [empty] * budget]
+    for p in range(1, num_parts + 1):
+        lists.append([])
+        for total in range(budget + 1):
+            # With largest part y, the others are a partition of T - y into parts up to y: a prefix of that list.
+            number = [int(counts[p - 1, total - y, y + 1]) for y in range(total + 1)]
+            rows = np.empty((sum(number), p), dtype=np.int16)
+            rows[:, -1] = np.repeat(np.arange(total + 1), number)
+            if p > 1:
+                rows[:, :-1] = np.concatenate([lists[p - 1][total - y][:k] for y, k in enumerate(number)])
+            lists[p].append(rows)
+    return lists
 
 
 def multiset_counts(num_items: int, width: int) -> NDArray[np.int64]:
@@ -106,6 +124,7 @@ class Layout(NamedTuple):
         width (int64, shape (B + 1,)): classes of each size.
         first_block (int64, shape (n + 1, B + 1)): first block with k parts and total T, -1 where there is none.
         block_parts, block_total (int16): k and T of each block.
+        sizes (int16, shape (blocks, n)): the k sizes of each block, ascending, then -1.
         start (int64): first state of each block; for k = n counted from `full_base` of its layer.
         block_size (int64): number of states of each block.
         full_base (int64, shape (B + 1,)): states with settled prompts in layer t, which come first.
@@ -123,6 +142,7 @@ class Layout(NamedTuple):
     first_block: NDArray[np.int64]
     block_parts: NDArray[np.int16]
     block_total: NDArray[np.int16]
+    sizes: NDArray[np.int16]
     start: NDArray[np.int64]
     block_size: NDArray[np.int64]
     full_base: NDArray[np.int64]
@@ -135,26 +155,13 @@ def _segments(num_prompts: int, budget: int, min_settled: int) -> list[tuple[int
     return shared + [(num_prompts, total) for total in range(budget + 1)]
 
 
-def _unrank_sizes(layout: Layout) -> NDArray[np.int16]:
-    """Sizes of every block, ascending and filled up with -1: shape (blocks, n). One pass a part over all blocks."""
-    blocks = len(layout.block_parts)
-    rank = np.arange(blocks) - layout.first_block[layout.block_parts, layout.block_total]
-    left = layout.block_total.astype(np.int64)
-    limit = left.copy()
-    sizes = np.full((blocks, layout.num_prompts), -1, dtype=np.int16)
-    for column in range(layout.num_prompts - 1, -1, -1):
-        rows = np.flatnonzero(layout.block_parts > column)
-        part = np.minimum(left[rows], limit[rows])
-        # The part is the largest y with N[p, y, T] <= rank; stepping down visits each value at most once a column.
-        pending = np.arange(len(rows))
-        while len(pending):
-            below = layout.partitions[column + 1, part[pending], left[rows[pending]]]
-            pending = pending[below > rank[rows[pending]]]
-            part[pending] -= 1
-        rank[rows] -= layout.partitions[column + 1, part, left[rows]]
-        left[rows] -= part
-        limit[rows] = part
-        sizes[rows, column] = part
+def _profiles(layout: Layout, segments: list[tuple[int, int]]) -> NDArray[np.int16]:
+    """Sizes of every block, ascending and filled up with -1: shape (blocks, n)."""
+    lists = partitions_in_order(layout.partitions)
+    sizes = np.full((len(layout.block_parts), layout.num_prompts), -1, dtype=np.int16)
+    for k, total in segments:
+        first, rows = layout.first_block[k, total], lists[k][total]
+        sizes[first : first + len(rows), :k] = rows
     return sizes
 
 
@@ -178,10 +185,10 @@ def _block_sizes(layout: Layout, sizes: NDArray[np.int16]) -> NDArray[np.int64]:
 def make_layout(
     num_prompts: int, budget: int, width: NDArray[np.int64], min_settled: int, min_rollouts: int, max_rollouts: int
 ) -> Layout:
-    """Lays out all layers. O(n) numpy passes over the profiles, of which there are far fewer than states."""
+    """Lays out all layers: O(n) numpy passes over the profiles, of which there are far fewer than plain states."""
     partitions = partition_counts(num_prompts, budget)
     segments = _segments(num_prompts, budget, min_settled)
-    lengths = np.array([partitions[k, -1, total] for k, total in segments], dtype=np.int64)
+    lengths = np.array([partitions[k, total, -1] for k, total in segments], dtype=np.int64)
     firsts = np.concatenate([[0], np.cumsum(lengths)])
     first_block = np.full((num_prompts + 1, budget + 1), -1, dtype=np.int64)
     for (k, total), first in zip(segments, firsts[:-1], strict=True):
@@ -198,17 +205,18 @@ def make_layout(
         first_block=first_block,
         block_parts=np.repeat(np.array([k for k, _ in segments], dtype=np.int16), lengths),
         block_total=np.repeat(np.array([total for _, total in segments], dtype=np.int16), lengths),
+        sizes=np.empty((0, num_prompts), dtype=np.int16),
         start=np.empty(0, dtype=np.int64),
         block_size=np.empty(0, dtype=np.int64),
         full_base=np.zeros(budget + 1, dtype=np.int64),
         shared_blocks=np.zeros(budget + 1, dtype=np.int64),
     )
-    return _place_blocks(layout)
+    return _place_blocks(layout._replace(sizes=_profiles(layout, segments)))
 
 
 def _place_blocks(layout: Layout) -> Layout:
     """Fills in where each block starts: shared blocks once for all layers, full ones from 0 within their layer."""
-    block_size = _block_sizes(layout, _unrank_sizes(layout))
+    block_size = _block_sizes(layout, layout.sizes)
     ends = np.cumsum(block_size)
     start = ends - block_size
     n, budget = layout.num_prompts, layout.budget
@@ -268,7 +276,7 @@ class StateSpace:
         """Blocks of layer t, as one or two half-open ranges in the order of their states."""
         layout = self.layout
         first = int(layout.first_block[layout.num_prompts, t])
-        full = (first, first + int(layout.partitions[layout.num_prompts, -1, t]))
+        full = (first, first + int(layout.partitions[layout.num_prompts, t, -1]))
         return [(0, int(layout.shared_blocks[t])), full] if layout.shared_blocks[t] else [full]
 
     def order(self, successes: NDArray[np.int64], failures: NDArray[np.int64]) -> NDArray[np.intp]:
@@ -304,7 +312,7 @@ class StateSpace:
         left = total.copy()
         for column in range(self.layout.num_prompts - 1, -1, -1):
             part = size[..., column]
-            smaller = self.layout.partitions[column + 1, part, left]
+            smaller = self.layout.partitions[column + 1, left, part]
             rank += np.where(inside[..., column], smaller, 0)
             left -= part
         return rank
@@ -335,24 +343,10 @@ class StateSpace:
             block = int(np.searchsorted(layout.start[: layout.shared_blocks[t]], index, side="right")) - 1
             digit = index - int(layout.start[block])
         else:
-            starts = layout.start[full_first : full_first + layout.partitions[layout.num_prompts, -1, t]]
+            starts = layout.start[full_first : full_first + layout.partitions[layout.num_prompts, t, -1]]
             block = int(full_first + np.searchsorted(starts, index - shared, side="right")) - 1
             digit = index - shared - int(layout.start[block])
-        return self._unrank_digits(self._block_profile(block), digit)
-
-    def _block_profile(self, block: int) -> list[int]:
-        """Sizes of one block, ascending."""
-        layout = self.layout
-        parts, left = int(layout.block_parts[block]), int(layout.block_total[block])
-        rank = block - int(layout.first_block[parts, left])
-        sizes: list[int] = []
-        for remaining in range(parts, 0, -1):
-            column = layout.partitions[remaining, : left + 1, left]
-            part = int(np.searchsorted(column, rank, side="right")) - 1
-            rank -= int(column[part])
-            left -= part
-            sizes.append(part)
-        return sizes[::-1]
+        return self._unrank_digits([m for m in layout.sizes[block].tolist() if m >= 0], digit)
 
     def _unrank_digits(self, sizes: list[int], digit: int) -> tuple[tuple[int, int], ...]:
         multisets = self.layout.multisets
