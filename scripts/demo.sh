@@ -11,4 +11,6 @@ set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 bash "$root/scripts/setup_env.sh"
+# matplotlib keeps its list of fonts here, inside the project, rather than in the user's cache.
+export MPLCONFIGDIR="${MPLCONFIGDIR:-$root/outputs/.matplotlib}"
 exec "$root/.venv/bin/python" -m adaroll_trl demo --output-dir "$root/outputs/demo" "$@"

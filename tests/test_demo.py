@@ -245,7 +245,7 @@ def test_evaluation_steps_end_with_the_last(tmp_path):
 def comparison(tmp_path, grpo, adaroll):
     result = DemoResult(Settings(tmp_path), builtin_problems(1, 24, 0), np.zeros(len(grpo)))
     for name, accuracy in (("grpo", grpo), ("adaroll", adaroll)):
-        result.arms[name] = ArmResult(name, RolloutRecord().groups(), 0, 1.0, [(1, np.array(accuracy))])
+        result.arms[name] = ArmResult(name, RolloutRecord().groups(), 0, [1.0], [(1, np.array(accuracy))])
     return result
 
 

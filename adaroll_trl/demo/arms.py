@@ -42,23 +42,26 @@ def evaluate(model: Any, tokenizer: Any, problems: ProblemSet, settings: Setting
 
 
 class _Follow(TrainerCallback):
-    """Tells the observer of each step, and evaluates now and then with the clock of the training stopped."""
+    """Tells the observer of each step and times it; evaluates now and then, outside the time of any step."""
 
     def __init__(
         self, arm: str, record: RolloutRecord, observer: Observer, evaluation: Callable[[Any], Any], at: set[int]
     ):
         self.arm, self.record, self.observer, self.evaluation, self.at = arm, record, observer, evaluation, at
         self.held_out: list[tuple[int, NDArray[np.float64]]] = []
-        self.seconds_evaluating = 0.0
+        self.step_seconds: list[float] = []
+        self.step_started = 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.step_started = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.step_seconds.append(time.perf_counter() - self.step_started)
         self.observer.on_step(self.arm, state.global_step, self.record)
         if state.global_step in self.at:
-            started = time.perf_counter()
             accuracy = self.evaluation(kwargs["model"])
             self.held_out.append((state.global_step, accuracy))
             self.observer.on_held_out(self.arm, state.global_step, float(accuracy.mean()))
-            self.seconds_evaluating += time.perf_counter() - started
 
 
 def trainer_arguments(settings: Settings, arm: str) -> dict[str, Any]:
@@ -127,16 +130,17 @@ def run_arm(
         lambda policy: evaluate(policy, tokenizer, problems, settings),
         settings.evaluation_steps if problems.held_out else set(),
     )
-    trainer = trainer_class(arm)(
-        args=trainer_config(arm, settings),
-        model=model,
-        processing_class=tokenizer,
-        reward_funcs=record.reward_function(problems.grade),
-        train_dataset=Dataset.from_list(problems.rows()),
-        callbacks=[follow],
-    )
+    try:
+        trainer = trainer_class(arm)(
+            args=trainer_config(arm, settings),
+            model=model,
+            processing_class=tokenizer,
+            reward_funcs=record.reward_function(problems.grade),
+            train_dataset=Dataset.from_list(problems.rows()),
+            callbacks=[follow],
+        )
+    except ValueError as error:  # a combination of options that the trainer refuses
+        raise DemoError(str(error)) from error
     trainer.remove_callback(PrinterCallback)
-    started = time.perf_counter()
     trainer.train()
-    seconds = time.perf_counter() - started - follow.seconds_evaluating
-    return ArmResult(arm, record.groups(), record.tokens, seconds, follow.held_out)
+    return ArmResult(arm, record.groups(), record.tokens, follow.step_seconds, follow.held_out)

@@ -87,12 +87,12 @@ class ArmResult:
         arm (`str`): a key of `settings.ARMS`.
         groups (`Groups`): every group that it trained on.
         tokens (`int`): completion tokens generated in training.
-        seconds (`float`): wall clock of the training, without the evaluations on the way.
+        step_seconds (list of `float`): wall clock of each step. The first one includes what is compiled on the way.
         held_out (list of (step, float array of shape (prompts,))): accuracy of each held-out prompt after that step.
     """
 
     arm: str
     groups: Groups
     tokens: int
-    seconds: float
+    step_seconds: list[float]
     held_out: list[tuple[int, NDArray[np.float64]]]

@@ -160,7 +160,7 @@ def as_json(result: DemoResult) -> dict[str, Any]:
     """Settings and measurements, without any text of the data set."""
     arms = {
         name: {
-            "seconds": arm.seconds,
+            "step_seconds": arm.step_seconds,
             "tokens": arm.tokens,
             "held_out": [[step, accuracy.tolist()] for step, accuracy in arm.held_out],
             "groups": dict(
