@@ -7,7 +7,7 @@ prompt from (m_g, x) to size m_g + 1:
 
     V[state] = max(V[state], q V'[state after a success] + (1 - q) V'[state after a failure] + reward)
 
-    r_g     -> rank without x                 table `removed`
+    r_g     -> rank without x                 table `members`
     r_{g+1} -> rank with x_up or x_down       table `inserted`; R_{g+1} = 1 where no prompt has size m_g + 1
     digits of larger sizes, the `below` fastest ones, keep their place: the innermost loop walks three arrays in step
 
@@ -43,23 +43,23 @@ FloatLayer = NDArray[Any]  # float32 or float64
 class Moves(NamedTuple):
     """What a rollout does to the classes of one size, and the tables that follow it through a multiset's rank.
 
-    `member[member_start[c] + r c + i]` is the i-th class of multiset r of c classes, `removed[...]` at the same place
-    the rank of the other c - 1, and `inserted[inserted_start[c] + r inserted_width[c] + x]` the rank of multiset r of
-    c classes with x added. The float arrays have the dtype of the value layers.
+    Attributes:
+        steps (int64, shape (B + 1, W, 2)): class after a success and after a failure, by size and class.
+        odds (shape (B + 1, W, 3), dtype of the values): their probabilities, and the reward.
+        utility (shape (B + 1, W), dtype of the values): U of each class.
+        members (int32, two columns): row `starts[c, 0] + r c + i` has the i-th class of multiset r of c classes, and
+            the rank of the multiset without it.
+        inserted (int32): `inserted[starts[c, 1] + r starts[c, 2] + x]` is the rank of multiset r of c classes with
+            class x added.
+        starts (int64, shape (n + 1, 3)): where the tables for c copies begin, and the row length of `inserted`.
     """
 
-    up: NDArray[np.int64]
-    down: NDArray[np.int64]
-    chance_up: FloatLayer
-    chance_down: FloatLayer
-    reward: FloatLayer
+    steps: NDArray[np.int64]
+    odds: FloatLayer
     utility: FloatLayer
-    member: NDArray[np.int16]
-    removed: NDArray[np.int32]
-    member_start: NDArray[np.int64]
+    members: NDArray[np.int32]
     inserted: NDArray[np.int32]
-    inserted_start: NDArray[np.int64]
-    inserted_width: NDArray[np.int64]
+    starts: NDArray[np.int64]
 
 
 def _multisets(copies: int, width: int, counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -94,24 +94,27 @@ def make_moves(layout: Layout, classes: PairClasses, dtype: np.dtype[Any]) -> Mo
         width = max(1, int(layout.width[: layout.budget // copies + 1].max()))
         tables.append(_copy_tables(copies, width, multiset_counts(layout.num_prompts, width)))
     members, removed, inserted = zip(*tables, strict=True)
+    starts = np.zeros((layout.num_prompts + 1, 3), dtype=np.int64)
+    starts[2:, 0] = np.cumsum([table.size for table in members[:-1]])
+    starts[1:, 1] = np.cumsum([table.size for table in inserted])
+    starts[:-1, 2] = [table.shape[1] for table in inserted]
+    flat = [np.concatenate([table.ravel() for table in which]) for which in (members, removed, inserted)]
     return Moves(
-        up=classes.up,
-        down=classes.down,
-        chance_up=classes.chance_up.astype(dtype),
-        chance_down=classes.chance_down.astype(dtype),
-        reward=classes.reward.astype(dtype),
+        steps=np.stack([classes.up, classes.down], axis=-1),
+        odds=np.stack([classes.chance_up, classes.chance_down, classes.reward], axis=-1).astype(dtype),
         utility=classes.utility.astype(dtype),
-        member=np.concatenate([table.ravel() for table in members]).astype(np.int16),
-        removed=np.concatenate([table.ravel() for table in removed]).astype(np.int32),
-        member_start=np.cumsum([0, 0] + [table.size for table in members[:-1]]),
-        inserted=np.concatenate([table.ravel() for table in inserted]).astype(np.int32),
-        inserted_start=np.cumsum([0] + [table.size for table in inserted[:-1]]),
-        inserted_width=np.array([table.shape[1] for table in inserted], dtype=np.int64),
+        members=np.column_stack(flat[:2]).astype(np.int32),
+        inserted=flat[2].astype(np.int32),
+        starts=starts,
     )
 
 
+# The helpers below take arrays one by one. Taking an array out of a tuple counts a reference to it, atomically, on a
+# line of memory that all threads share; so the two kernels do that once, before their loops.
+
+
 @njit(nogil=True)
-def _partial_ranks(layout, sizes, parts, total, left, lower, upper):  # type: ignore[no-untyped-def]
+def _partial_ranks(partitions, sizes, parts, total, left, lower, upper):  # type: ignore[no-untyped-def]
     """Shares of the profile's rank, so that its successors need not be ranked from scratch.
 
     `left[i]` is the sum of the parts 0 .. i, `lower[i]` the share of the parts below i, and `upper[i]` what the parts
@@ -122,59 +125,46 @@ def _partial_ranks(layout, sizes, parts, total, left, lower, upper):  # type: ig
     for i in range(parts - 1, -1, -1):
         left[i] = rest
         upper[i] = above
-        above += layout.partitions[i + 1, rest + 1, sizes[i]]
+        above += partitions[i + 1, rest + 1, sizes[i]]
         rest -= sizes[i]
     lower[0] = 0
     for i in range(parts - 1):
-        lower[i + 1] = lower[i] + layout.partitions[i + 1, left[i], sizes[i]]
+        lower[i + 1] = lower[i] + partitions[i + 1, left[i], sizes[i]]
 
 
 @njit(nogil=True)
-def _first_state(layout, parts, total, rank, t):  # type: ignore[no-untyped-def]
-    """First state, in layer t, of profile number `rank` of `parts` parts that sum to `total`."""
-    full = layout.full_base[t] if parts == layout.num_prompts else 0
-    return full + layout.start[layout.first_block[parts, total] + rank]
+def _rank_grown(partitions, sizes, i, left, lower, upper):  # type: ignore[no-untyped-def]
+    """Rank of the profile whose part i has grown by one."""
+    return upper[i] + partitions[i + 1, left[i] + 1, sizes[i] + 1] + lower[i]
 
 
 @njit(nogil=True)
-def _grown(layout, sizes, parts, total, i, left, lower, upper, t):  # type: ignore[no-untyped-def]
-    """First state, in layer t, of the profile whose part i has grown by one."""
-    rank = upper[i] + layout.partitions[i + 1, left[i] + 1, sizes[i] + 1] + lower[i]
-    return _first_state(layout, parts, total + 1, rank, t)
-
-
-@njit(nogil=True)
-def _without(layout, sizes, parts, total, i, left, lower, t):  # type: ignore[no-untyped-def]
-    """First state, in layer t, of the profile without part i."""
+def _rank_without(partitions, sizes, parts, i, left, lower):  # type: ignore[no-untyped-def]
+    """Rank of the profile without part i."""
     rank = lower[i]
     for j in range(i + 1, parts):
-        rank += layout.partitions[j, left[j] - sizes[i], sizes[j]]
-    return _first_state(layout, parts - 1, total - sizes[i], rank, t)
+        rank += partitions[j, left[j] - sizes[i], sizes[j]]
+    return rank
 
 
 @njit(nogil=True)
-def _read_sizes(layout, block, sizes):  # type: ignore[no-untyped-def]
-    """Sizes of `block`, ascending, into `sizes`; returns how many there are."""
-    parts = layout.block_parts[block]
-    for i in range(parts):
-        sizes[i] = layout.sizes[block, i]
-    return parts
+def _group_sizes(profiles, block, parts, multisets, width, sizes, group):  # type: ignore[no-untyped-def]
+    """Reads the sizes of a block and fills the rows of `group`: size, copies, first position, multisets, stride.
 
-
-@njit(nogil=True)
-def _group_sizes(layout, sizes, parts, group):  # type: ignore[no-untyped-def]
-    """Fills the rows of `group`: size, copies, first position, multisets, stride. Returns (groups, states)."""
+    Returns the numbers of groups and of states.
+    """
     count = 0
-    for position in range(parts):
-        if position == 0 or sizes[position] != sizes[position - 1]:
-            group[0, count] = sizes[position]
+    for i in range(parts):
+        sizes[i] = profiles[block, i]
+        if i == 0 or sizes[i] != sizes[i - 1]:
+            group[0, count] = sizes[i]
             group[1, count] = 0
-            group[2, count] = position
+            group[2, count] = i
             count += 1
         group[1, count - 1] += 1
     states = 1
     for g in range(count - 1, -1, -1):
-        group[3, g] = layout.multisets[group[1, g], layout.width[group[0, g]]]
+        group[3, g] = multisets[group[1, g], width[group[0, g]]]
         group[4, g] = states
         states *= group[3, g]
     return count, states
@@ -193,7 +183,10 @@ def _relax(values, actions, after_up, after_down, q, p, reward, position, tolera
 
 
 @njit(nogil=True)
-def _act_on_group(layout, moves, group, g, count, base, states, moved, sunk, values, actions, shift, after, tolerance):  # type: ignore[no-untyped-def]
+def _act_on_group(  # type: ignore[no-untyped-def]
+    multisets, width, steps, odds, members, inserted, starts, group, g, count, base, states, moved, sunk,
+    values, actions, shift, after, tolerance,
+):  # fmt: skip
     """All actions on the prompts of group `g` in every state of a block that starts at `base`.
 
     `moved` and `sunk` are the first states of the profiles where one prompt of the group has grown, or has settled.
@@ -203,36 +196,30 @@ def _act_on_group(layout, moves, group, g, count, base, states, moved, sunk, val
     next_copies = group[1, g + 1] if joins else 0
     next_ranks = group[3, g + 1] if joins else 1
     below = group[4, g + 1] if joins else group[4, g]
-    next_grown = layout.multisets[next_copies + 1, layout.width[size + 1]]
-    fewer = layout.multisets[copies - 1, layout.width[size]]
-    member_start, stride = moves.member_start[copies], moves.inserted_width[next_copies]
-    inserted_start = moves.inserted_start[next_copies]
-    # Taken out of the tuple once: each access in the loops below would count a reference, atomically, on a line of
-    # memory that all threads share.
-    member, removed, inserted = moves.member, moves.removed, moves.inserted
-    step_up, step_down, chance_up = moves.up[size], moves.down[size], moves.chance_up[size]
-    chance_down, rewards = moves.chance_down[size], moves.reward[size]
+    next_grown = multisets[next_copies + 1, width[size + 1]]
+    fewer = multisets[copies - 1, width[size]]
+    first_line, line_length = starts[next_copies, 1], starts[next_copies, 2]
     for outer in range(states // (ranks * group[4, g])):
         for rank in range(ranks):
-            row = member_start + rank * copies
+            row = starts[copies, 0] + rank * copies
             source = base + (outer * ranks + rank) * group[4, g]
             for i in range(copies - 1, -1, -1):
-                x = member[row + i]
-                if i > 0 and member[row + i - 1] == x:
+                x = members[row + i, 0]
+                if i > 0 and members[row + i - 1, 0] == x:
                     continue
-                rest = outer * fewer + removed[row + i]
-                up, down = step_up[x], step_down[x]
-                q, p, reward = chance_up[x], chance_down[x], rewards[x]
+                rest = outer * fewer + members[row + i, 1]
+                up, down = steps[size, x, 0], steps[size, x, 1]
+                q, p, reward = odds[size, x, 0], odds[size, x, 1], odds[size, x, 2]
                 for r in range(next_ranks):
                     here = source + r * below
-                    line = inserted_start + r * stride
+                    line = first_line + r * line_length
                     to_up = sunk + (rest * next_ranks + r) * below
                     to_down = to_up
                     if up != SETTLED:
                         to_up = moved + (rest * next_grown + inserted[line + up]) * below
                     if down != SETTLED:
                         to_down = moved + (rest * next_grown + inserted[line + down]) * below
-                    if below == 1:
+                    if below == 1:  # spares every other call the set-up of a vectorised loop
                         value = q * after[to_up] + p * after[to_down] + reward
                         best = values[here]
                         best = value if value > best else best
@@ -267,67 +254,89 @@ def _mark_settled_ties(values, actions, after, base, shift, states, waste, toler
 
 
 @njit(nogil=True)
-def solve_blocks(layout, moves, t, first_block, end_block, values, after, actions, shift, tolerance):  # type: ignore[no-untyped-def]
-    """Values and actions of the blocks first_block .. end_block - 1 of layer t, from those `after` it in layer t + 1.
+def _lack(sizes, parts, low):  # type: ignore[no-untyped-def]
+    """Rollouts that the unsettled prompts need to come to the minimum."""
+    lack = 0
+    for i in range(parts):
+        lack += max(0, low - sizes[i])
+    return lack
+
+
+@njit(nogil=True)
+def solve_blocks(layout, moves, t, begin, end, values, after, actions, shift, tolerance):  # type: ignore[no-untyped-def]
+    """Values and actions of the blocks begin .. end - 1 of layer t, from those `after` it in layer t + 1.
 
     `values` and `after` are whole layers; the actions of layer t start at `shift` in `actions` (int8): a position in
     the state's order of pairs, ~position where a settled prompt does as well, or `ONLY_SETTLED`. States without any
     action within the bounds cannot be reached; they get -inf.
     """
-    n = layout.num_prompts
-    sizes = np.zeros(n, dtype=np.int64)
-    group = np.zeros((5, n + 1), dtype=np.int64)
-    left_sums, lower, upper = np.zeros((3, n), dtype=np.int64)
+    n, low, high, min_settled = layout.num_prompts, layout.min_rollouts, layout.max_rollouts, layout.min_settled
+    partitions, multisets, width, profiles = layout.partitions, layout.multisets, layout.width, layout.sizes
+    first_block, start, block_size = layout.first_block, layout.start, layout.block_size
+    block_parts, block_total = layout.block_parts, layout.block_total
+    steps, odds, members, inserted, starts = moves.steps, moves.odds, moves.members, moves.inserted, moves.starts
+    full_base, full_after = layout.full_base[t], layout.full_base[t + 1]
+    sizes, sums, lower, upper = (
+        np.zeros(n, np.int64),
+        np.zeros(n, np.int64),
+        np.zeros(n, np.int64),
+        np.zeros(n, np.int64),
+    )
+    group = np.zeros((5, n), dtype=np.int64)
     left = layout.budget - t - 1
-    for block in range(first_block, end_block):
-        if layout.block_size[block] == 0:
+    for block in range(begin, end):
+        if block_size[block] == 0:
             continue
-        parts = _read_sizes(layout, block, sizes)
-        total = np.int64(layout.block_total[block])
-        count, states = _group_sizes(layout, sizes, parts, group)
-        _partial_ranks(layout, sizes, parts, total, left_sums, lower, upper)
-        base = layout.start[block] + (layout.full_base[t] if parts == n else 0)
-        lack = 0
-        for position in range(parts):
-            lack += max(0, layout.min_rollouts - sizes[position])
-        room = (n - parts) * layout.max_rollouts - (t - total)
+        parts, total = np.int64(block_parts[block]), np.int64(block_total[block])
+        count, states = _group_sizes(profiles, block, parts, multisets, width, sizes, group)
+        _partial_ranks(partitions, sizes, parts, total, sums, lower, upper)
+        base = start[block] + (full_base if parts == n else 0)
+        lack = _lack(sizes, parts, low)
+        room = (n - parts) * high - (t - total)
         waste = base if room > 0 and lack <= left else np.int64(-1)
         _start_block(values, actions, after, base, shift, states, waste)
         for g in range(count - 1, -1, -1):
             size = group[0, g]
-            if size >= layout.max_rollouts or lack - (size < layout.min_rollouts) > left:
+            if size >= high or lack - (size < low) > left:
                 continue
             last = group[2, g] + group[1, g] - 1
-            moved = _grown(layout, sizes, parts, total, last, left_sums, lower, upper, t + 1)
+            rank = _rank_grown(partitions, sizes, last, sums, lower, upper)
+            moved = start[first_block[parts, total + 1] + rank] + (full_after if parts == n else 0)
             sunk = np.int64(0)
-            if size + 1 >= layout.min_settled:
-                sunk = _without(layout, sizes, parts, total, last, left_sums, lower, t + 1)
+            if size + 1 >= min_settled:
+                rank = _rank_without(partitions, sizes, parts, last, sums, lower)
+                sunk = start[first_block[parts - 1, total - size] + rank]
             _act_on_group(
-                layout, moves, group, g, count, base, states, moved, sunk, values, actions, shift, after, tolerance
+                multisets, width, steps, odds, members, inserted, starts, group, g, count, base, states, moved, sunk,
+                values, actions, shift, after, tolerance,
             )  # fmt: skip
         if waste >= 0:
             _mark_settled_ties(values, actions, after, base, shift, states, waste, tolerance)
 
 
 @njit(nogil=True)
-def last_blocks(layout, moves, first_block, end_block, values):  # type: ignore[no-untyped-def]
+def last_blocks(layout, moves, begin, end, values):  # type: ignore[no-untyped-def]
     """Values of blocks of the last layer: the summed utility of the unsettled pairs."""
     n = layout.num_prompts
-    sizes = np.zeros(n, dtype=np.int64)
-    group = np.zeros((5, n + 1), dtype=np.int64)
-    for block in range(first_block, end_block):
-        parts = _read_sizes(layout, block, sizes)
-        count, states = _group_sizes(layout, sizes, parts, group)
-        base = layout.start[block] + (layout.full_base[layout.budget] if parts == n else 0)
-        if layout.block_size[block] == 0:
+    multisets, width, profiles, block_size = layout.multisets, layout.width, layout.sizes, layout.block_size
+    block_parts, start, members, starts, utility = (
+        layout.block_parts, layout.start, moves.members, moves.starts, moves.utility
+    )  # fmt: skip
+    full_base = layout.full_base[layout.budget]
+    sizes, group = np.zeros(n, np.int64), np.zeros((5, n), dtype=np.int64)
+    for block in range(begin, end):
+        if block_size[block] == 0:
             continue
+        parts = np.int64(block_parts[block])
+        count, states = _group_sizes(profiles, block, parts, multisets, width, sizes, group)
+        base = start[block] + (full_base if parts == n else 0)
         values[base : base + states] = 0
         for g in range(count):
             size, copies, ranks, below = group[0, g], group[1, g], group[3, g], group[4, g]
             for outer in range(states // below):
-                row = moves.member_start[copies] + (outer % ranks) * copies
-                worth = values[base] * 0
+                row = starts[copies, 0] + (outer % ranks) * copies
+                worth = utility[0, 0] * 0
                 for i in range(copies):
-                    worth += moves.utility[size, moves.member[row + i]]
+                    worth += utility[size, members[row + i, 0]]
                 for x in range(base + outer * below, base + (outer + 1) * below):
                     values[x] += worth
