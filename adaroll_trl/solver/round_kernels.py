@@ -265,7 +265,7 @@ def find_price(
 
 
 @njit(cache=True)
-def _classes(s: NDArray, n: NDArray, spent: NDArray, a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:
+def group_prompts(s: NDArray, n: NDArray, spent: NDArray, a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:
     """Prompts in the same state with the same prior share a class: (class of each prompt, first prompt of each)."""
     member = np.empty(s.size, dtype=np.int64)
     first = np.empty(s.size, dtype=np.int64)
@@ -300,6 +300,50 @@ def _fit_total(counts: NDArray, member: NDArray, low: NDArray, high: NDArray, at
 
 
 @njit(cache=True)
+def _class_bounds(
+    n: NDArray, spent: NDArray, member: NDArray, first: NDArray, minimum: int, maximum: int, budget: int, states: int
+) -> tuple[NDArray, NDArray, NDArray]:
+    """Of each class of prompts: least and most rollouts now, and how many prompts it has."""
+    size = int((np.sqrt(8.0 * states + 1.0) - 3.0) / 2.0 + 0.5)
+    low = np.minimum(np.maximum(minimum - spent[first], 0), budget)
+    high = np.maximum(np.minimum(np.minimum(maximum - spent[first], size - n[first]), budget), low)
+    copies = np.zeros(first.size)
+    for c in member:
+        copies[c] += 1.0
+    return low, high, copies
+
+
+@njit(cache=True)
+def smallest_dual(
+    s: NDArray,
+    n: NDArray,
+    spent: NDArray,
+    a: NDArray,
+    b: NDArray,
+    nodes: NDArray,
+    weights: NDArray,
+    level: NDArray,
+    prices: NDArray,
+    minimum: int,
+    maximum: int,
+    budget: int,
+) -> float:
+    """The minimum of g: what the plan expects to be worth. Arguments as for `split_round`."""
+    member, first = group_prompts(s, n, spent, a, b)
+    low, high, copies = _class_bounds(n, spent, member, first, minimum, maximum, budget, level.shape[2])
+    left, right, i, share = find_price(
+        s[first], n[first], a[first], b[first], low, high, copies, nodes[first], weights[first], level, prices, budget
+    )
+    x0, x1 = prices[i], prices[i + 1]
+    total = (x0 + share * (x1 - x0)) * budget
+    at = np.empty(left.shape[1])
+    for c in range(first.size):
+        _at_price(left[c], right[c], high[c], share, x0, x1, at)
+        total += copies[c] * at[low[c] : high[c] + 1].max()
+    return total
+
+
+@njit(cache=True)
 def split_round(
     s: NDArray,
     n: NDArray,
@@ -325,13 +369,8 @@ def split_round(
         minimum, maximum: of rollouts per prompt. budget: rollouts left, a multiple of multiple_of.
         share_of_budget: the round takes at most this share of the budget (1: no limit).
     """
-    member, first = _classes(s, n, spent, a, b)
-    size = int((np.sqrt(8.0 * level.shape[2] + 1.0) - 3.0) / 2.0 + 0.5)
-    low = np.minimum(np.maximum(minimum - spent[first], 0), budget)
-    high = np.maximum(np.minimum(np.minimum(maximum - spent[first], size - n[first]), budget), low)
-    copies = np.zeros(first.size)
-    for c in member:
-        copies[c] += 1.0
+    member, first = group_prompts(s, n, spent, a, b)
+    low, high, copies = _class_bounds(n, spent, member, first, minimum, maximum, budget, level.shape[2])
     left, right, i, share = find_price(
         s[first], n[first], a[first], b[first], low, high, copies, nodes[first], weights[first], level, prices, budget
     )

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..utilities import Utility, UtilityFunction, as_utility
 from .index import solve_index
 from .knapsack import solve_knapsack
-from .round_kernels import all_plan_values, split_round
+from .round_kernels import all_plan_values, smallest_dual, split_round
 from .round_tables import DEEPEST, EXACT_PRIORS, RoundTables, round_tables
 from .sequential import choose, endgame_moves
 
@@ -86,6 +86,39 @@ def plan_round(
     else:
         counts[open_] = _middle_round(part, tables, rollouts_left, rounds_left, multiple_of)
     return counts
+
+
+def round_value(
+    successes: ArrayLike,
+    failures: ArrayLike,
+    rollouts_left: int,
+    rounds_left: int,
+    utility: str | UtilityFunction | Utility = "mixed",
+    prior_alpha: ArrayLike = 1.0,
+    prior_beta: ArrayLike = 1.0,
+    min_rollouts: int = 0,
+    max_rollouts: int | None = None,
+    *,
+    rollouts: ArrayLike | None = None,
+) -> float:
+    """What `plan_round` expects a batch to be worth in the end, summed over prompts. Arguments and errors are its own.
+
+    With one round left this is the exact expectation. Otherwise it is the smallest dual value with `rounds_left` rounds
+    (at most 12): above what any plan with so many rounds can reach, since it spends the budget on average only.
+    """
+    batch = _Batch(successes, failures, rollouts, prior_alpha, prior_beta, min_rollouts, max_rollouts)
+    batch.check(rollouts_left, rounds_left, 1)
+    tables = round_tables(as_utility(utility), batch.maximum)
+    settled = batch.room == 0
+    total = float(tables.utility(batch.s[settled], (batch.n - batch.s)[settled]).sum())
+    part = batch.select(np.flatnonzero(~settled))
+    if rounds_left == 1:
+        values, member = _final_values(part, tables, rollouts_left)
+        counts = solve_knapsack(values[member], part.low, np.minimum(part.room, rollouts_left), rollouts_left)
+        return total + float(values[member, counts].sum())
+    prices, level, nodes, weights = tables.continuation(part.a, part.b, min(rounds_left, DEEPEST) - 1)
+    state = (part.s, part.n, part.spent, part.a, part.b, nodes, weights, level, prices)
+    return total + float(smallest_dual(*state, part.minimum, part.maximum, rollouts_left))
 
 
 class _Batch:
@@ -180,7 +213,8 @@ def _priors(name: str, values: ArrayLike, size: int) -> NDArray[np.float64]:
     return np.ascontiguousarray(np.broadcast_to(array, (size,)))
 
 
-def _last_round(batch: _Batch, tables: RoundTables, left: int) -> NDArray[np.int64]:
+def _final_values(batch: _Batch, tables: RoundTables, left: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """Expected utility after m more rollouts, by class of prompts and m; and each prompt's class."""
     high = np.minimum(batch.room, left)
     states = np.stack([batch.s, batch.n, high, batch.a, batch.b], axis=1)
     _, first, member = np.unique(states, axis=0, return_index=True, return_inverse=True)
@@ -188,7 +222,12 @@ def _last_round(batch: _Batch, tables: RoundTables, left: int) -> NDArray[np.int
     values = np.zeros((first.size, int(high.max()) + 1))
     at = (batch.s[first], batch.n[first], batch.a[first], batch.b[first], high[first])
     all_plan_values(*at, nodes, weights, tables.terminal, 0, values)
-    return solve_knapsack(values[member.ravel()], batch.low, high, left)
+    return values, member.ravel()
+
+
+def _last_round(batch: _Batch, tables: RoundTables, left: int) -> NDArray[np.int64]:
+    values, member = _final_values(batch, tables, left)
+    return solve_knapsack(values[member], batch.low, np.minimum(batch.room, left), left)
 
 
 def _next_rollout(batch: _Batch, tables: RoundTables, left: int) -> int:

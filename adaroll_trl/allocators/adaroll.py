@@ -1,0 +1,55 @@
+"""The default: the rounds planner of `adaroll_trl.solver.rounds`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..solver.rounds import plan_round, round_value
+from ..utilities import Utility, UtilityFunction, as_utility
+from .base import AllocationState, Allocator
+
+
+class AdaRollAllocator(Allocator):
+    """AdaRoll-GRPO's problem solved for generation in rounds: each round looks ahead to the rounds that follow it.
+
+    Source of the problem: "Bayes-Adaptive MDPs for Rollout Allocation to Enhance GRPO Training" (October 2026). The
+    planner is this project's own (`adaroll_trl.solver.plan_round`).
+
+    Args:
+        utility (`str`, callable or `Utility`): what a group's outcomes are worth.
+    """
+
+    name = "adaroll"
+
+    def __init__(self, utility: str | UtilityFunction | Utility = "mixed") -> None:
+        self.utility = as_utility(utility)
+
+    def allocate(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> NDArray[np.int64]:
+        return plan_round(
+            state.successes,
+            state.failures,
+            rollouts_left,
+            rounds_left,
+            self.utility,
+            state.prior_alpha,
+            state.prior_beta,
+            state.min_rollouts,
+            state.max_rollouts,
+            state.multiple_of,
+            rollouts=state.rollouts,
+        )
+
+    def expected_utility(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> float:
+        return round_value(
+            state.successes,
+            state.failures,
+            rollouts_left,
+            rounds_left,
+            self.utility,
+            state.prior_alpha,
+            state.prior_beta,
+            state.min_rollouts,
+            state.max_rollouts,
+            rollouts=state.rollouts,
+        )
