@@ -8,6 +8,7 @@ from __future__ import annotations
 from types import TracebackType
 
 import numpy as np
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -37,7 +38,7 @@ class Display:
         self.console, self.settings = console, settings
         self.progress = Progress(
             TextColumn("{task.description:<22}"),
-            BarColumn(bar_width=36),
+            BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("{task.fields[note]}", style="dim"),
@@ -98,8 +99,8 @@ class Display:
         return Group(self.progress, self._table()) if self.recent else Group(self.progress)
 
     def _table(self) -> Table:
-        table = Table(title=f"last {RECENT_STEPS} steps", title_justify="left", title_style="dim", border_style="dim")
-        for heading in ("arm", "with signal", "all wrong", "all right", "success", "rollouts per prompt", "held-out"):
+        table = Table(title=f"last {RECENT_STEPS} steps", title_justify="left", title_style="dim", box=box.SIMPLE_HEAD)
+        for heading in ("arm", "signal", "all wrong", "all right", "rollouts", "held-out accuracy"):
             table.add_column(heading, justify="left" if heading == "arm" else "right")
         for arm, groups in self.recent.items():
             share = groups.success_share
@@ -109,7 +110,6 @@ class Display:
                 f"{groups.mixed.mean():.0%}",
                 f"{np.mean(share == 0):.0%}",
                 f"{np.mean(share == 1):.0%}",
-                f"{share.mean():.3f}",
                 f"{groups.rollouts.min()} to {groups.rollouts.max()}",
                 f"{sparkline(held_out)} {held_out[-1]:.3f}" if held_out else "",
             )
