@@ -111,7 +111,7 @@ class Utility:
         return f"{self.name}({', '.join(f'{name}={value:g}' for name, value in self.parameters)})"
 
     def table(self, max_rollouts: int) -> FloatArray:
-        """U(s, f) as a float64 array of shape (max_rollouts + 1, max_rollouts + 1), zero where s + f > max_rollouts."""
+        """U[s, f] as float64, both 0 .. max_rollouts; zero where s + f > max_rollouts."""
         s, f = np.indices((max_rollouts + 1, max_rollouts + 1), dtype=np.float64)
         inside = s + f <= max_rollouts
         values = np.zeros(s.shape)
@@ -173,7 +173,7 @@ def _checked(function: UtilityFunction, name: str | None) -> Utility:
             f"utility {function!r} returned shape {values.shape} for inputs of shape {s.shape}. A utility must be "
             "vectorised: one value for each (successes, failures) pair."
         )
-    label = name or getattr(function, "__qualname__", type(function).__name__)
+    label = name or str(getattr(function, "__qualname__", type(function).__name__))
     utility = Utility(label, function, persistent=name is not None, identity=None if name else function)
     utility.table(_CHECKED_UP_TO)  # raises where a value is not finite
     return utility

@@ -1,7 +1,7 @@
 """The contract of an allocator: from what is known of each prompt to the number of rollouts it gets in this round.
 
-An allocator is plain numpy: it knows nothing of torch, TRL or processes. The trainer asks it once a round on rank 0 and
-broadcasts the counts; the simulator asks it in a loop.
+An allocator is plain numpy: it knows nothing of torch, TRL or processes. The trainer asks it once a round on rank 0
+and broadcasts the counts; the simulator asks it in a loop.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Allocator(ABC):
     name: str
 
     def num_rounds(self, num_prompts: int, budget: int, rounds: int, min_rollouts: int) -> int:
-        """Rounds that this allocator wants for `budget` rollouts over `num_prompts` prompts, given the user's `rounds`."""
+        """Rounds that it wants for `budget` rollouts over `num_prompts` prompts; `rounds` is the user's wish."""
         return rounds
 
     @abstractmethod
@@ -86,3 +86,5 @@ class Allocator(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
+        if state:
+            raise ValueError(f"allocator {self.name!r} keeps no state, but the checkpoint has {sorted(state)}.")

@@ -25,9 +25,10 @@ _MOST_SPLITS = 256  # with more ways to split a block's draws, they are chosen o
 class AdaRollJointAllocator(Allocator):
     """Value iteration over Beta beliefs (Algorithm 1 of the AdaRoll-GRPO paper, October 2026), in blocks of prompts.
 
-    The batch is cut into blocks of `block_size` prompts, in order. A block's table covers its share of the budget. After
-    the first `min_rollouts` each, a round gives every block `draws_per_round` rollouts: those with the largest expected
-    table value after them, with outcomes in flight integrated out. All blocks play side by side in one generation call.
+    The batch is cut into blocks of `block_size` prompts, in order. A block's table covers its share of the budget.
+    After the first `min_rollouts` each, a round gives every block `draws_per_round` rollouts: those with the largest
+    expected table value after them, with outcomes in flight integrated out. All blocks play side by side in one
+    generation call.
 
     Args:
         utility (`str`, callable or `Utility`): what a group's outcomes are worth.
@@ -79,7 +80,7 @@ class AdaRollJointAllocator(Allocator):
         if self.draws_per_round > 1 or state.multiple_of > 1:
             return float("nan")
         total = 0.0
-        for block, budget in self._blocks(state.num_prompts, int(np.sum(state.rollouts)) + rollouts_left):
+        for block, budget in self._blocks(state.num_prompts, int(np.asarray(state.rollouts).sum()) + rollouts_left):
             table = self._table(state, block.stop - block.start, budget).table
             total += float(table.expected_value(state.successes[block], state.failures[block]))
         return total

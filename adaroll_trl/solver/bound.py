@@ -5,7 +5,8 @@ Relax "B rollouts in all" to "B rollouts on average" with a price x. Prompts sep
     W_x(s, f) = max{ U(s, f) [if s + f >= m_min],  -x + q W_x(s + 1, f) + (1 - q) W_x(s, f + 1) [if s + f < m_max] }
 
 and g(x) = x B + sum_i W_x(prior_i) is above the value of every policy for every x (weak duality; Hu and Frazier 2015,
-Adelman and Mersereau 2008). g is convex; its smallest value is the bound. x may be negative, as spending is compulsory.
+Adelman and Mersereau 2008). g is convex; its smallest value is the bound. x may be negative, as spending is
+compulsory.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from numba import njit, prange
 from numpy.typing import ArrayLike, NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
+from .compiled import compile_once
 from .index import check_prior, utility_by_n
 
 
@@ -90,8 +92,13 @@ def lagrangian_bound(
     priors, copies = np.unique(np.broadcast_to(pairs, (num_prompts, 2)), axis=0, return_counts=True)
     for pair in priors:
         check_prior(tuple(pair))
+    compile_once(_run_kernels)
     by_n = utility_by_n(as_utility(utility).table(size))
     return _smallest_dual(priors, copies.astype(np.float64), by_n, min_rollouts, budget)
+
+
+def _run_kernels() -> None:
+    lagrangian_bound(1, 1)
 
 
 def _smallest_dual(

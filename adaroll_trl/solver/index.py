@@ -1,23 +1,25 @@
 """Price index: the best ratio of expected gain to expected rollouts, for one prompt on its own.
 
-Put a price x on each rollout. Prompts separate, and each is a stopping problem over its own state (s, f), r rollouts at
-most to go, with q = (a + s) / (a + b + s + f):
+Put a price x on each rollout. Prompts separate, and each is a stopping problem over its own state (s, f), r rollouts
+at most to go, with q = (a + s) / (a + b + s + f):
 
-    W_x(s, f; r) = max{ U(s, f), -x + q W_x(s + 1, f; r - 1) + (1 - q) W_x(s, f + 1; r - 1) },    W_x(s, f; 0) = U(s, f)
+    W_x(s, f; r) = max{ U(s, f), -x + q W_x(s + 1, f; r - 1) + (1 - q) W_x(s, f + 1; r - 1) },    W_x(s, f; 0) = U(s,
+    f)
 
-The index I(s, f; r) is the largest x at which going on is still worth it. Equivalently, over all stopping rules tau with
-1 <= tau <= r (Goel, Khanna and Null 2009 call it the ratio index; Hu and Frazier 2015 use the same structure):
+The index I(s, f; r) is the largest x at which going on is still worth it. Equivalently, over all stopping rules tau
+with 1 <= tau <= r (Goel, Khanna and Null 2009 call it the ratio index; Hu and Frazier 2015 use the same structure):
 
     I(s, f; r) = max over tau of  (E[U at tau] - U(s, f)) / E[tau]
 
-At price x the best rule goes on in (s', f') with r' to go exactly where I(s', f'; r') > x. So an index follows from the
-indices of later states by Dinkelbach's iteration: x <- gain(x) / time(x), where both are taken over the rule that x
-induces. It rises monotonically to the index and ends as soon as the rule repeats, after one to three steps in practice.
+At price x the best rule goes on in (s', f') with r' to go exactly where I(s', f'; r') > x. So an index follows from
+the indices of later states by Dinkelbach's iteration: x <- gain(x) / time(x), where both are taken over the rule that
+x induces. It rises monotonically to the index and ends as soon as the rule repeats, after one to three steps in
+practice.
 
-I does not fall with r. Its limit at the largest r of the table is found first, together with the deepest rollout D that
-the best rule ever takes: from r = D on the index is that limit. Shorter horizons are kept for r up to `band`; where a
-utility does not saturate, D is as large as the table and a longer band costs N^2 band^3, so it is extended only when a
-caller asks for an r between the band and D.
+I does not fall with r. Its limit at the largest r of the table is found first, together with the deepest rollout D
+that the best rule ever takes: from r = D on the index is that limit. Shorter horizons are kept for r up to `band`;
+where a utility does not saturate, D is as large as the table and a longer band costs N^2 band^3, so it is extended
+only when a caller asks for an r between the band and D.
 
 Cost: for each of N^2 / 2 states and each r < min(D, band), the size of its rule (at most r^2 / 2 states).
 Memory: 4 N^2 (band + 2) bytes.
@@ -32,6 +34,7 @@ from numba import njit, prange
 from numpy.typing import ArrayLike, NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
+from .compiled import compile_once
 
 BAND = 64  # horizons up to this are computed at once
 
@@ -42,8 +45,8 @@ def _rule_value(
 ) -> tuple[float, float, int]:
     """Gain, time and depth of: take one rollout, then go on while the index exceeds x, at most r rollouts in all.
 
-    `rows[(r - d - 2) * step]` holds the indices, by state number, that decide after d + 1 rollouts; step 0 uses one row
-    for every horizon.
+    `rows[(r - d - 2) * step]` holds the indices, by state number, that decide after d + 1 rollouts; step 0 uses one
+    row for every horizon.
     """
     start = by_n[n0, s0]
     old, new = work[0], work[1]
@@ -141,6 +144,7 @@ class IndexTable:
     Attributes:
         max_rollouts (`int`): states with fewer rollouts than this have an index.
         utility (`Utility`), prior (pair of `float`): what it was solved for.
+        short, limit, depth (arrays): see `_index_tables`.
     """
 
     def __init__(self, max_rollouts: int, utility: Utility, prior: tuple[float, float]) -> None:
@@ -148,18 +152,24 @@ class IndexTable:
         self.utility = utility
         self.prior = prior
         values = utility.table(max_rollouts)
-        self._by_n = utility_by_n(values)
+        self.by_n = utility_by_n(values)
         self._symmetric = prior[0] == prior[1] and bool(np.array_equal(values, values.T))
         self._extend(min(BAND, max_rollouts))
 
     def _extend(self, band: int) -> None:
         self.band = band
-        self._short, self._limit, self._depth = _index_tables(*self.prior, self._by_n, band, self._symmetric)
+        self.short, self.limit, self.depth = _index_tables(*self.prior, self.by_n, band, self._symmetric)
+
+    def cover(self, horizon: int) -> None:
+        """Make `short` hold every horizon up to this one at which some index is not at its limit yet."""
+        horizon = min(horizon, int(self.depth.max()))
+        if horizon > self.band:
+            self._extend(min(self.max_rollouts, max(horizon, 2 * self.band)))
 
     @property
     def largest(self) -> float:
         """The largest index of the whole table: above this price nothing is worth its price."""
-        return float(self._limit.max())
+        return float(self.limit.max())
 
     def index(self, successes: ArrayLike, failures: ArrayLike, remaining: ArrayLike) -> NDArray[np.float64]:
         """The index I(s, f; r), broadcast over the arguments.
@@ -179,18 +189,17 @@ class IndexTable:
         n = s + f
         if (np.minimum(s, f) < 0).any() or (n > self.max_rollouts).any() or (r < 0).any():
             raise ValueError(
-                f"successes={successes}, failures={failures}, remaining={remaining}: all must be at least 0, and "
-                f"successes + failures at most max_rollouts={self.max_rollouts}."
+                f"successes={successes!r}, failures={failures!r}, remaining={remaining!r}: all must be at least 0, "
+                f"and successes + failures at most max_rollouts={self.max_rollouts}."
             )
         r = np.minimum(r, self.max_rollouts - n)
         open_ = r > 0
         state = np.where(open_, n * (n + 1) // 2 + s, 0)
-        at_limit = r >= self._depth[state]
+        at_limit = r >= self.depth[state]
         needed = int(np.max(r, where=open_ & ~at_limit, initial=0))
-        if needed > self.band:
-            self._extend(min(self.max_rollouts, max(needed, 2 * self.band)))
-        short = self._short[np.clip(r, 1, self.band) - 1, state]
-        return np.where(open_, np.where(at_limit, self._limit[state], short), -np.inf)
+        self.cover(needed)
+        short = self.short[np.clip(r, 1, self.band) - 1, state]
+        return np.where(open_, np.where(at_limit, self.limit[state], short), -np.inf)
 
     def __repr__(self) -> str:
         return f"IndexTable(max_rollouts={self.max_rollouts}, utility={self.utility.key!r}, prior={self.prior})"
@@ -228,7 +237,12 @@ def solve_index(
     """
     if max_rollouts < 1:
         raise ValueError(f"max_rollouts={max_rollouts!r} must be at least 1.")
+    compile_once(_run_kernels)
     return _solve_index(int(max_rollouts), as_utility(utility), check_prior(prior))
+
+
+def _run_kernels() -> None:
+    IndexTable(2, as_utility("mixed"), (1.0, 1.0))
 
 
 @lru_cache(maxsize=256)

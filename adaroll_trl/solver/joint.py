@@ -27,7 +27,7 @@ import hashlib
 import itertools
 import operator
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from typing import Any
 
@@ -51,6 +51,7 @@ REDUCTIONS = ("auto", "none")
 _MOST_PROMPTS = 127  # an action is a position in an int8
 _BYTES_A_PROFILE = 200  # the layout's arrays and its temporaries
 _STATES_A_TASK = 40_000  # below this, handing work to another thread costs more than it saves
+_TASKS_A_LAYER = 64  # enough to keep all threads busy to the end of a layer
 
 
 def solve_joint(
@@ -249,11 +250,13 @@ class _Builder:
         """Fills `actions` and `kept`; returns the values of layer 0, whose last state is that of no rollouts."""
         spec, layout, moves = self.spec, self.space.layout, self.moves
         tolerance = np.dtype(spec.dtype).type(TIE_TOLERANCE[spec.dtype])
-        after = np.empty(int(self.layers[-1]), dtype=spec.dtype)
+        # Layers take turns in two buffers: fresh memory for each would cost as much as solving in it.
+        buffers = [np.empty(int(self.layers[parity::2].max(initial=0)), dtype=spec.dtype) for parity in (0, 1)]
+        after = buffers[spec.budget % 2][: self.layers[-1]]
         runner.run(self._tasks(spec.budget), lambda a, b: last_blocks(layout, moves, a, b, after))
         for t in range(spec.budget - 1, -1, -1):
             begin, end = int(self.first[t]), int(self.first[t + 1])
-            values = kept[begin:end] if spec.keep_values else np.empty(end - begin, dtype=spec.dtype)
+            values = kept[begin:end] if spec.keep_values else buffers[t % 2][: end - begin]
 
             def step(a: int, b: int, t: int = t, values: Any = values, after: Any = after, begin: int = begin) -> None:
                 solve_blocks(layout, moves, t, a, b, values, after, actions, begin, tolerance)
@@ -263,19 +266,20 @@ class _Builder:
         return after
 
     def _tasks(self, t: int) -> Iterator[tuple[int, int, int]]:
-        """Layer t cut into pieces of about `_STATES_A_TASK` states: first block, end block, states."""
+        """Layer t cut into pieces of alike numbers of states: first block, end block, states."""
         layout = self.space.layout
+        share = max(_STATES_A_TASK, int(self.layers[t]) // _TASKS_A_LAYER)
         for first, end in self.space.ranges(t):
             ends = layout.start[first:end] + layout.block_size[first:end]
             states = int(ends[-1])
-            cuts = np.searchsorted(ends, np.arange(_STATES_A_TASK, states, _STATES_A_TASK)) + 1
+            cuts = np.searchsorted(ends, np.arange(share, states, share)) + 1
             edges = np.unique(np.concatenate([[0], cuts, [end - first]]))
             for a, b in itertools.pairwise(edges.tolist()):
                 yield first + a, first + b, int(ends[b - 1]) - (int(ends[a - 1]) if a else 0)
 
 
 class _Runner:
-    """Runs a layer's pieces on the pool, a few ahead of the threads; a layer of one piece runs in place."""
+    """Runs a layer's pieces on the pool; a layer of one or two runs in place."""
 
     def __init__(self, pool: ThreadPoolExecutor, threads: int, progress: BuildProgress) -> None:
         self._pool, self._threads, self._progress = pool, threads, progress
@@ -288,8 +292,6 @@ class _Runner:
                 self._progress.advance(states)
             return
         pending = {self._pool.submit(step, first, end): states for first, end, states in pieces}
-        while pending:
-            finished, _ = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
-            for future in finished:
-                future.result()
-                self._progress.advance(pending.pop(future))
+        for future in as_completed(pending):
+            future.result()
+            self._progress.advance(pending[future])

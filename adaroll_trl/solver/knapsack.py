@@ -3,9 +3,10 @@
 With v_i(m) = E[ U(s_i + X, n_i + m) ], X ~ BetaBinomial(m, a_i + s_i, b_i + f_i), choose m_i in [low_i, high_i] with
 sum m_i = R. The v_i need not be concave: one rollout alone is worth nothing.
 
-1. Replace each v_i by its concave majorant; greedy by slope solves that relaxation. The last slope taken is the price x.
-2. A choice m of prompt i costs gap_i(m) = max_m' {v_i(m') - x m'} - (v_i(m) - x m) >= 0 against the relaxation, and the
-   loss of a whole split is the sum of its gaps. Any split that sums to R bounds the loss by some D.
+1. Replace each v_i by its concave majorant; greedy by slope solves that relaxation. The last slope taken is the price
+x.
+2. A choice m of prompt i costs gap_i(m) = max_m' {v_i(m') - x m'} - (v_i(m) - x m) >= 0 against the relaxation, and
+   the loss of a whole split is the sum of its gaps. Any split that sums to R bounds the loss by some D.
 3. Only choices with a gap of at most D can be in a better split. Dynamic programming over these few is exact.
 """
 
@@ -133,8 +134,8 @@ def _exact(gap: NDArray, low: NDArray, high: NDArray, total: int, limit: float, 
 def solve_knapsack(v: NDArray, low: NDArray, high: NDArray, total: int) -> NDArray:
     """Counts that maximise sum_i v[i, counts[i]] subject to low <= counts <= high and their sum.
 
-    `v` has shape (prompts, max(high) + 1); sum(low) <= total <= sum(high). Time: a sort, and then (prompts left open) x
-    (rollouts left open) x (choices left open).
+    `v` has shape (prompts, max(high) + 1); sum(low) <= total <= sum(high). Time: a sort, and then (prompts left open)
+    x (rollouts left open) x (choices left open).
     """
     counts = np.empty(low.size, dtype=np.int64)
     price, split = _relax(v, low, high, total, counts)

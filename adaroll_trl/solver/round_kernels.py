@@ -5,12 +5,13 @@ round of m rollouts yields X ~ BetaBinomial(m, a + s, b + n - s) successes. With
 
     Q_x^k(m; s, n) = -x m + E[ W_x^{k-1}(s + X, n + m) ]        W_x^k = max over m of Q_x^k        W_x^0 = U
 
-W_x^k is convex and piecewise linear in x; minus its slope is the expected number of rollouts that the plan still takes.
-It is tabulated on a grid of prices and interpolated linearly in between, which keeps it convex and never below the truth.
+W_x^k is convex and piecewise linear in x; minus its slope is the expected number of rollouts that the plan still
+takes. It is tabulated on a grid of prices and interpolated linearly in between, which keeps it convex and never below
+the truth.
 
-Over a batch, the prices' dual is g(x) = x R + sum_i W_x^k(i) for R rollouts left. At its minimum the expected numbers of
-rollouts of all rounds together, not of this round alone, add up to R. Where a prompt has two best m there (prompts all
-alike, or a utility that does not saturate), just so many prompts take the larger plan as make the expectation R.
+Over a batch, the prices' dual is g(x) = x R + sum_i W_x^k(i) for R rollouts left. At its minimum the expected numbers
+of rollouts of all rounds together, not of this round alone, add up to R. Where a prompt has two best m there (prompts
+all alike, or a utility that does not saturate), just so many prompts take the larger plan as make the expectation R.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def starting_price(a: float, b: float, rounds: int, terminal: NDArray, size: int
         for _ in range(rounds):
             value, time, first_value, first_time = _one_price_level(a, b, price, value, time, size)
         step = (first_value - terminal[0]) / first_time
-        if step <= 1e-15 * max(abs(price), 1e-6):
+        if step <= 1e-13 * max(abs(price), 1e-6):
             break
         price += step
     return price
@@ -109,7 +110,16 @@ def starting_price(a: float, b: float, rounds: int, terminal: NDArray, size: int
 
 @njit(cache=True)
 def _plan_values(
-    s: int, n: int, a: float, b: float, top: int, nodes: NDArray, weights: NDArray, level: NDArray, i: int, out: NDArray
+    s: int,
+    n: int,
+    a: float,
+    b: float,
+    top: int,
+    nodes: NDArray,
+    weights: NDArray,
+    level: NDArray,
+    i: int,
+    out: NDArray,
 ) -> None:
     """out[m] = E[ W^{k-1} at price number i after m more rollouts ], for m = 0 .. top."""
     pmf = np.zeros(top + 2)
@@ -247,7 +257,7 @@ def find_price(
     prices: NDArray,
     budget: int,
 ) -> tuple[NDArray, NDArray, int, float]:
-    """Minimise the dual: plan values at two neighbouring prices, the first one's number, and the place between them."""
+    """Minimise the dual: plan values at two neighbouring prices, the number of the first, the place between them."""
     width = high.max() + 1
     left, right = np.zeros((s.size, width)), np.zeros((s.size, width))
     begin, end = 0, prices.size - 2

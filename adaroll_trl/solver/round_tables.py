@@ -98,6 +98,10 @@ class RoundTables:
             self._mesh_levels[node, rounds] = level
         return self._mesh_levels[node, rounds]
 
+    def levels(self, prior: tuple[float, float], rounds: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The prices, and W^0 .. W^(rounds - 1) of one prior, shape (rounds, 1, prices, states)."""
+        return self._grid((prior,)), np.stack([self._stack((prior,), k) for k in range(rounds)])
+
     def continuation(
         self, alpha: NDArray[np.float64], beta: NDArray[np.float64], rounds: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:

@@ -4,8 +4,8 @@ Generation comes in rounds, and a round's rollouts are chosen before any of its 
 rollouts left the planner (our own; the paper's is not public)
 
 - spends all of R in the last round, as a knapsack on expected utilities, solved exactly (`knapsack`);
-- otherwise puts a price on rollouts, so that prompts separate, and picks the price at which the expected rollouts of all
-  remaining rounds add up to R (`round_kernels`). The round is what the best plans take now at that price;
+- otherwise puts a price on rollouts, so that prompts separate, and picks the price at which the expected rollouts of
+  all remaining rounds add up to R (`round_kernels`). The round is what the best plans take now at that price;
 - with as many rounds as rollouts it decides one rollout at a time (`sequential`).
 
 The relaxation spends R in expectation and is replanned after each round; the sum over rounds is exact.
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
+from .compiled import compile_once
 from .index import solve_index
 from .knapsack import solve_knapsack
 from .round_kernels import all_plan_values, smallest_dual, split_round
@@ -54,15 +55,15 @@ def plan_round(
             With more than four distinct priors the later rounds' values are interpolated on a mesh (`round_tables`).
         min_rollouts (`int`): a prompt below it is brought up to it now.
         max_rollouts (`int`, *optional*): no prompt ends with more; at most 256. None searches groups of up to 64
-            rollouts, or 4 times the average if that is more. For utilities that saturate that costs nothing that can be
-            measured; `mass` and `std_mass` would put more on few prompts, so set it there.
+            rollouts, or 4 times the average if that is more. For utilities that saturate that costs nothing that can
+            be measured; `mass` and `std_mass` would put more on few prompts, so set it there.
         multiple_of (`int`): the round's total is a multiple of it.
         rollouts (int array of shape (n,), *optional*): rollouts so far, where some got no reward.
 
     Returns:
-        int64 array of shape (n,) of counts. Their sum is positive, a multiple of `multiple_of`, at most `rollouts_left`
-        and equal to it when `rounds_left` is 1. Deterministic; among prompts in the same state the lowest number gets
-        the larger share.
+        int64 array of shape (n,) of counts. Their sum is positive, a multiple of `multiple_of`, at most
+        `rollouts_left` and equal to it when `rounds_left` is 1. Deterministic; among prompts in the same state the
+        lowest number gets the larger share.
 
     Raises:
         ValueError: if an argument is out of range, or the budget does not fit between the minimum and the maximum.
@@ -72,6 +73,7 @@ def plan_round(
     """
     batch = _Batch(successes, failures, rollouts, prior_alpha, prior_beta, min_rollouts, max_rollouts)
     batch.check(rollouts_left, rounds_left, multiple_of)
+    compile_once(_run_kernels)
     tables = round_tables(as_utility(utility), batch.maximum)
     counts = np.zeros(batch.s.size, dtype=np.int64)
     open_ = np.flatnonzero(batch.room > 0)
@@ -103,11 +105,12 @@ def round_value(
 ) -> float:
     """What `plan_round` expects a batch to be worth in the end, summed over prompts. Arguments and errors are its own.
 
-    With one round left this is the exact expectation. Otherwise it is the smallest dual value with `rounds_left` rounds
-    (at most 12): above what any plan with so many rounds can reach, since it spends the budget on average only.
+    With one round left this is the exact expectation. Otherwise it is the smallest dual value with `rounds_left`
+    rounds (at most 12): above what any plan with so many rounds can reach, since it spends the budget on average only.
     """
     batch = _Batch(successes, failures, rollouts, prior_alpha, prior_beta, min_rollouts, max_rollouts)
     batch.check(rollouts_left, rounds_left, 1)
+    compile_once(_run_kernels)
     tables = round_tables(as_utility(utility), batch.maximum)
     settled = batch.room == 0
     total = float(tables.utility(batch.s[settled], (batch.n - batch.s)[settled]).sum())
@@ -119,6 +122,14 @@ def round_value(
     prices, level, nodes, weights = tables.continuation(part.a, part.b, min(rounds_left, DEEPEST) - 1)
     state = (part.s, part.n, part.spent, part.a, part.b, nodes, weights, level, prices)
     return total + float(smallest_dual(*state, part.minimum, part.maximum, rollouts_left))
+
+
+def _run_kernels() -> None:
+    nothing = np.zeros(EXACT_PRIORS + 1, dtype=np.int64)
+    for prior in (1.0, 1.0 + np.arange(nothing.size)):
+        for rounds in (1, 2, nothing.size):
+            plan_round(nothing, nothing, nothing.size, rounds, prior_alpha=prior, max_rollouts=2)
+    round_value(nothing, nothing, nothing.size, 2, max_rollouts=2)
 
 
 class _Batch:
@@ -140,15 +151,17 @@ class _Batch:
         self.n = self.s + f
         self.spent = self.n if rollouts is None else _counts("rollouts", rollouts, n)
         if (self.spent < self.n).any():
-            raise ValueError(f"rollouts={rollouts} must be at least successes + failures for every prompt.")
+            raise ValueError(f"rollouts={rollouts!r} must be at least successes + failures for every prompt.")
         self.a, self.b = _priors("prior_alpha", alpha, n), _priors("prior_beta", beta, n)
         if minimum < 0 or (maximum is not None and maximum < max(minimum, 1)):
             raise ValueError(
-                f"min_rollouts={minimum}, max_rollouts={maximum}: need 0 <= min_rollouts <= max_rollouts and a positive "
-                "max_rollouts."
+                f"min_rollouts={minimum}, max_rollouts={maximum}: need 0 <= min_rollouts <= max_rollouts and a "
+                "positive max_rollouts."
             )
         if maximum is not None and maximum > LARGEST_GROUP:
-            raise ValueError(f"max_rollouts={maximum} is more than {LARGEST_GROUP}, the largest group that is planned.")
+            raise ValueError(
+                f"max_rollouts={maximum} is more than {LARGEST_GROUP}, the largest group that is planned."
+            )
         self.given_maximum = maximum
         self.minimum = int(minimum)
         self.maximum = maximum or 0
@@ -173,13 +186,13 @@ class _Batch:
         needed, room = int(self.low.sum()), int(self.room.sum())
         if needed > left:
             raise ValueError(
-                f"rollouts_left={left} is not enough: {self.s.size} prompts with min_rollouts={self.minimum} still need "
-                f"{needed}. Raise the budget or lower min_rollouts."
+                f"rollouts_left={left} is not enough: {self.s.size} prompts with min_rollouts={self.minimum} still "
+                f"need {needed}. Raise the budget or lower min_rollouts."
             )
         if room < left:
             raise ValueError(
-                f"rollouts_left={left} is too much: {self.s.size} prompts with at most {self.maximum} rollouts each have "
-                f"room for {room} more. Lower the budget or raise max_rollouts."
+                f"rollouts_left={left} is too much: {self.s.size} prompts with at most {self.maximum} rollouts each "
+                f"have room for {room} more. Lower the budget or raise max_rollouts."
             )
 
     def select(self, which: NDArray[np.int64]) -> _Batch:
@@ -198,9 +211,11 @@ def _counts(name: str, values: ArrayLike, size: int | None = None) -> NDArray[np
     array = np.asarray(values)
     whole = array.astype(np.int64)
     if array.ndim != 1 or array.size == 0 or (size is not None and array.size != size):
-        raise ValueError(f"{name} has shape {array.shape}; it must be one number for each of the {size or 'n'} prompts.")
+        raise ValueError(
+            f"{name} has shape {array.shape}; it must be one number for each of the {size or 'n'} prompts."
+        )
     if not np.array_equal(array, whole) or (whole < 0).any():
-        raise ValueError(f"{name}={values} must be whole numbers of at least 0.")
+        raise ValueError(f"{name}={values!r} must be whole numbers of at least 0.")
     return whole
 
 
@@ -209,7 +224,7 @@ def _priors(name: str, values: ArrayLike, size: int) -> NDArray[np.float64]:
     if array.shape not in ((), (size,)):
         raise ValueError(f"{name} has shape {array.shape}; it must be one number, or one for each of {size} prompts.")
     if not (np.isfinite(array) & (array > 0)).all():
-        raise ValueError(f"{name}={values} must be positive and finite.")
+        raise ValueError(f"{name}={values!r} must be positive and finite.")
     return np.ascontiguousarray(np.broadcast_to(array, (size,)))
 
 

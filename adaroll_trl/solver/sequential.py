@@ -1,9 +1,10 @@
 """One rollout at a time: the price index, with an exact endgame.
 
-The index is exactly optimal wherever the joint optimum has been computed for `mixed`, and loses at most a few hundredths
-of a percent for `variance` and `std`. It treats a prompt as if it could have all rollouts left at one price, so it errs
-where few are left and prompts compete for them: the last rollouts are therefore solved exactly, by enumeration, over the
-prompts of largest index. With ENDGAME = 6 rollouts and CANDIDATES = 6 prompts that is a table of 18,564 outcomes.
+The index is exactly optimal wherever the joint optimum has been computed for `mixed`, and loses at most a few
+hundredths of a percent for `variance` and `std`. It treats a prompt as if it could have all rollouts left at one
+price, so it errs where few are left and prompts compete for them: the last rollouts are therefore solved exactly, by
+enumeration, over the prompts of largest index. With ENDGAME = 6 rollouts and CANDIDATES = 6 prompts that is a table of
+18,564 outcomes.
 
 The states of the endgame after t rollouts are the multisets of t of 2 C symbols (success or failure of candidate c).
 Their successors do not depend on the batch and are tabulated once.
@@ -27,8 +28,8 @@ TIE = 1e-9
 def endgame_moves() -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Multisets of t = 0 .. ENDGAME symbols, all layers one after the other.
 
-    Returns `first` of shape (ENDGAME + 2,): where each layer starts; `drawn` of shape (states, 2 CANDIDATES): how often
-    each symbol was drawn; `after` of shape (states, 2 CANDIDATES): the state after one more symbol.
+    Returns `first` of shape (ENDGAME + 2,): where each layer starts; `drawn` of shape (states, 2 CANDIDATES): how
+    often each symbol was drawn; `after` of shape (states, 2 CANDIDATES): the state after one more symbol.
     """
     symbols = 2 * CANDIDATES
     layers = [list(combinations_with_replacement(range(symbols), t)) for t in range(ENDGAME + 1)]
@@ -58,7 +59,7 @@ def endgame_choice(
     drawn: NDArray,
     after: NDArray,
 ) -> int:
-    """The best of up to CANDIDATES prompts for the next of `left` <= ENDGAME rollouts, all of which go to these prompts.
+    """The best of up to CANDIDATES prompts for the next of `left` <= ENDGAME rollouts, all theirs.
 
     `room` holds how many more each may get; they must have room for `left` together. Ties go to the lowest number.
     """

@@ -167,7 +167,7 @@ def _view(payload: NDArray[np.uint8], entry: Mapping[str, Any]) -> NDArray[Any]:
 
 
 @contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Holds the lock file `path`; does nothing where the file system has no locks. OSError if it cannot be made."""
     descriptor = _acquire(path)
     try:
@@ -251,7 +251,7 @@ class TableStore:
         with contextlib.ExitStack() as stack:
             try:
                 self.directory.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(_lock(path.with_name(path.name + ".lock")))
+                stack.enter_context(hold_lock(path.with_name(path.name + ".lock")))
             except OSError as error:
                 self._warn_not_stored(path, error)
                 return dict(build())

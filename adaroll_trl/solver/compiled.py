@@ -1,0 +1,47 @@
+"""Compiles the kernels of index, rounds and bound once per machine, safely.
+
+Numba keeps compiled code on disk, but its cache is not safe when several processes compile the same function at once.
+So at the first use in a process the kernels are run on a tiny problem while a lock is held: the first process compiles
+and stores, the others then load. On a file system without locks the worst case is that each compiles for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+from .store import default_directory, hold_lock
+
+_mutex = threading.RLock()
+_done: set[Callable[[], None]] = set()
+_holding = False  # `run_all` of one module may call into another: the lock is taken once
+
+
+def compile_once(run_all: Callable[[], None]) -> None:
+    """Run `run_all`, which must call every kernel of its caller once, under the lock; nothing after the first time."""
+    global _holding
+    if run_all in _done:
+        return
+    with _mutex:
+        if run_all in _done:
+            return
+        _done.add(run_all)  # before the run: `run_all` itself calls the functions that call this
+        if _holding:
+            run_all()
+            return
+        _holding = True
+        try:
+            with _lock_if_possible():
+                run_all()
+        finally:
+            _holding = False
+
+
+@contextlib.contextmanager
+def _lock_if_possible() -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # no folder to lock in: go on without
+            default_directory().mkdir(parents=True, exist_ok=True)
+            stack.enter_context(hold_lock(default_directory() / "kernels.lock"))
+        yield
