@@ -84,7 +84,7 @@ def _add_training_options(demo: argparse.ArgumentParser) -> None:
         choices=("float32", "bfloat16", "float16"),
         help="of your model (default: float32; in bfloat16 updates of a small learning rate are rounded away)",
     )
-    group.add_argument("--threads", type=int, help="torch threads (default: 1 for the tiny model, else torch's own)")
+    group.add_argument("--threads", type=int, help="threads (default: 1 for the tiny model, else torch's own choice)")
     own = demo.add_argument_group("AdaRollGRPOConfig", "Left out, the library's defaults hold.")
     own.add_argument("--rounds", type=int, help="generation rounds of a batch")
     own.add_argument("--allocator", help="who decides on the rollouts")
@@ -143,16 +143,13 @@ def run_demo(options: argparse.Namespace) -> int:
     """`adaroll demo`."""
     settings = make_settings(options)
     settings.output_dir.mkdir(parents=True, exist_ok=True)
-    import torch
+    _set_threads(options.threads or (1 if options.model is None else None))  # a tiny model is fastest on one
     from rich.console import Console
 
     from .demo.arms import trainer_config
     from .demo.display import Display
     from .demo.run import make_checkpoint, measure, quiet, report
 
-    threads = options.threads or (1 if options.model is None else None)  # a tiny model is fastest on one
-    if threads is not None:
-        torch.set_num_threads(threads)
     console = Console()
     with quiet():
         from .demo.user_data import load_policy, load_tokenizer
@@ -169,6 +166,16 @@ def run_demo(options: argparse.Namespace) -> int:
             )
         report(result, console)
     return 0
+
+
+def _set_threads(threads: int | None) -> None:
+    if threads is None:
+        return
+    # Numba's kernels must not have more than torch: where both use OpenMP they share the number, and numba sets it.
+    os.environ.setdefault("NUMBA_NUM_THREADS", str(threads))
+    import torch
+
+    torch.set_num_threads(threads)
 
 
 def _opening(options: argparse.Namespace, settings: Settings, problems: ProblemSet) -> str:
