@@ -381,7 +381,6 @@ def test_what_the_refusal_says_would_fit_does_fit(monkeypatch):
     words = str(error.value).split()
     budget = int(words[words.index("for") - 1])
     assert 16 <= budget < 32
-    monkeypatch.setattr(joint, "_BYTES_A_PROFILE", 0)
     assert solve_joint(4, budget, "mixed", reductions="none").num_states < 2_000_000
     with pytest.raises(MemoryError):
         solve_joint(4, budget + 1, "mixed", reductions="none")

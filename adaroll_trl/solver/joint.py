@@ -23,6 +23,7 @@ within reach of a laptop; 8 prompts and 64 rollouts (9e11) are not, and are refu
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import itertools
 import operator
@@ -41,7 +42,7 @@ from .joint_table import JointSpec, JointTable
 from .memory import available_bytes, format_bytes
 from .progress import BuildProgress
 from .reductions import PairClasses, pair_classes
-from .states import StateSpace, count_layers
+from .states import StateSpace, count_layers, count_profiles
 from .store import Arrays, TableStore
 
 __all__ = ["JointTable", "solve_joint"]
@@ -49,7 +50,6 @@ __all__ = ["JointTable", "solve_joint"]
 TIE_TOLERANCE = {"float64": 1e-9, "float32": 1e-6}
 REDUCTIONS = ("auto", "none")
 _MOST_PROMPTS = 127  # an action is a position in an int8
-_BYTES_A_PROFILE = 200  # the layout's arrays and its temporaries
 _STATES_A_TASK = 40_000  # below this, handing work to another thread costs more than it saves
 _TASKS_A_LAYER = 64  # enough to keep all threads busy to the end of a layer
 
@@ -176,30 +176,33 @@ def _choose_classes(spec: JointSpec, table: NDArray[np.float64]) -> tuple[PairCl
     return min(found, key=lambda option: float(option[1].sum()))
 
 
-def bytes_needed(layers: NDArray[Any], spec: JointSpec) -> float:
-    """Bytes for the actions and the values, from the number of states of each layer."""
+def _bytes_needed(layers: NDArray[Any], profiles: float, spec: JointSpec) -> float:
+    """Bytes for actions, values and layout, from the states of each layer and the number of profiles."""
     itemsize = np.dtype(spec.dtype).itemsize
     neighbours = float(max(layers[:-1] + layers[1:], default=layers[0]))
     values = float(layers.sum()) if spec.keep_values else neighbours
-    return float(layers[:-1].sum()) + itemsize * values
+    return float(layers[:-1].sum()) + itemsize * values + (100 + 8 * spec.num_prompts) * profiles
 
 
 def _refuse(spec: JointSpec, layers: NDArray[Any], classes: PairClasses, available: int) -> None:
     """Raises MemoryError with what the table would take and what would fit instead."""
     n, budget = spec.num_prompts, spec.budget
-    fitting = [b for b in range(budget) if bytes_needed(layers[: b + 1], spec) <= available]
-    block = n - 1
-    while block > 0:
-        smaller = count_layers(classes.width[: budget * block // n + 1], block, classes.min_settled)
-        if bytes_needed(smaller, spec) <= available:
-            break
-        block -= 1
-    advice = f"What would fit: a budget of {max(fitting, default=0)} for {n} prompts"
+
+    def fits(prompts: int, smaller: int) -> bool:
+        width = classes.width[: smaller + 1]
+        few = count_layers(width, prompts, classes.min_settled)
+        return _bytes_needed(few, count_profiles(width, prompts, classes.min_settled)[-1], spec) <= available
+
+    profiles = count_profiles(classes.width, n, classes.min_settled)[-1]
+    # Larger problems never fit where smaller ones do not, so bisection finds the last that does.
+    fewer = bisect.bisect_left(range(1, budget), True, key=lambda b: not fits(n, b))
+    block = bisect.bisect_left(range(1, n), True, key=lambda k: not fits(k, budget * k // n))
+    advice = f"What would fit: a budget of {fewer} for {n} prompts"
     if block > 0:
         advice += f", or blocks of {block} with a budget of {budget * block // n}"
     raise MemoryError(
         f"num_prompts={n}, budget={budget} has {float(layers.sum()):,.0f} states and needs "
-        f"{format_bytes(bytes_needed(layers, spec))}; {format_bytes(available)} are available. {advice}."
+        f"{format_bytes(_bytes_needed(layers, profiles, spec))}; {format_bytes(available)} are available. {advice}."
     )
 
 
@@ -211,15 +214,14 @@ class _Builder:
         self.table = table
         self.classes, estimate = _choose_classes(spec, table)
         available = available_bytes()
-        ones = np.minimum(self.classes.width, 1)
-        profiles = float(count_layers(ones, spec.num_prompts, self.classes.min_settled).sum())
+        profiles = float(count_profiles(self.classes.width, spec.num_prompts, self.classes.min_settled)[-1])
         # Only a minimum can make layers much smaller than their estimate; then count them, if that is cheap.
         countable = spec.min_rollouts > 0 and profiles < 1e6
-        if available is not None and not countable and bytes_needed(estimate, spec) > available:
+        if available is not None and not countable and _bytes_needed(estimate, profiles, spec) > available:
             _refuse(spec, estimate, self.classes, available)
         self.space = StateSpace.build(spec.num_prompts, self.classes, spec.min_rollouts, spec.most)
         self.layers = self.space.layer_sizes()
-        if available is not None and bytes_needed(self.layers, spec) + _BYTES_A_PROFILE * profiles > available:
+        if available is not None and _bytes_needed(self.layers, profiles, spec) > available:
             _refuse(spec, self.layers, self.classes, available)
         self.moves = make_moves(self.space.layout, self.classes, np.dtype(spec.dtype))
         self.first = np.concatenate([[0], np.cumsum(self.layers)])
@@ -250,7 +252,7 @@ class _Builder:
         """Fills `actions` and `kept`; returns the values of layer 0, whose last state is that of no rollouts."""
         spec, layout, moves = self.spec, self.space.layout, self.moves
         tolerance = np.dtype(spec.dtype).type(TIE_TOLERANCE[spec.dtype])
-        # Layers take turns in two buffers: fresh memory for each would cost as much as solving in it.
+        # Layers take turns in two buffers: the first touch of fresh memory costs time, layer after layer.
         buffers = [np.empty(int(self.layers[parity::2].max(initial=0)), dtype=spec.dtype) for parity in (0, 1)]
         after = buffers[spec.budget % 2][: self.layers[-1]]
         runner.run(self._tasks(spec.budget), lambda a, b: last_blocks(layout, moves, a, b, after))

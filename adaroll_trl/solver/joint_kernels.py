@@ -276,12 +276,8 @@ def solve_blocks(layout, moves, t, begin, end, values, after, actions, shift, to
     block_parts, block_total = layout.block_parts, layout.block_total
     steps, odds, members, inserted, starts = moves.steps, moves.odds, moves.members, moves.inserted, moves.starts
     full_base, full_after = layout.full_base[t], layout.full_base[t + 1]
-    sizes, sums, lower, upper = (
-        np.zeros(n, np.int64),
-        np.zeros(n, np.int64),
-        np.zeros(n, np.int64),
-        np.zeros(n, np.int64),
-    )
+    scratch = np.zeros((4, n), dtype=np.int64)
+    sizes, sums, lower, upper = scratch[0], scratch[1], scratch[2], scratch[3]
     group = np.zeros((5, n), dtype=np.int64)
     left = layout.budget - t - 1
     for block in range(begin, end):

@@ -76,6 +76,16 @@ def count_layers(width: NDArray[np.int64], num_prompts: int, min_settled: int) -
     return layers
 
 
+def count_profiles(width: NDArray[np.int64], num_prompts: int, min_settled: int) -> NDArray[np.float64]:
+    """Profiles that a layout for each budget 0 .. B lists, before bounds: float64 of shape (budget + 1,)."""
+    counts = count_multisets(np.ones_like(width), num_prompts)
+    profiles = counts[num_prompts].cumsum()
+    shared = counts[:num_prompts].sum(axis=0).cumsum()
+    if min_settled < len(width):
+        profiles[min_settled:] += shared[: len(width) - min_settled]
+    return profiles
+
+
 def partition_counts(num_parts: int, total: int) -> NDArray[np.int64]:
     """N[p, T, y], the partitions of T into p parts of 0 .. y - 1 each; shape (num_parts + 1, total + 1, total + 2)."""
     counts = np.zeros((num_parts + 1, total + 1, total + 2), dtype=np.int64)
