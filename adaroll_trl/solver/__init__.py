@@ -1,9 +1,9 @@
 """Solvers for rollout allocation: numpy and numba only, no torch and no trl.
 
-    solve_joint        the exact optimum of a small batch, with its policy        (joint)
-    solve_index        a price index per prompt: any batch, any budget            (index)
-    plan_round         counts for the next round of a batch                       (rounds)
-    lagrangian_bound   an upper bound on every policy                             (bound)
+solve_joint        the exact optimum of a small batch, with its policy        (joint)
+solve_index        a price index per prompt: any batch, any budget            (index)
+plan_round         counts for the next round of a batch                       (rounds)
+lagrangian_bound   an upper bound on every policy                             (bound)
 """
 
 from ..utilities import UTILITY_NAMES, Utility, as_utility, make_utility

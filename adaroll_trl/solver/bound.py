@@ -41,9 +41,22 @@ def _stopping_value(
     return value[0], time[0]
 
 
+@njit(cache=True)
+def _dual_in_order(priors: NDArray, copies: NDArray, x: float, by_n: NDArray, minimum: int) -> tuple[float, float]:
+    """sum_i W_x(prior_i), and the expected rollouts of all prompts."""
+    size = by_n.shape[0]
+    value, time = np.empty(size), np.empty(size)
+    values, times = 0.0, 0.0
+    for i in range(copies.size):
+        w, t = _stopping_value(priors[i, 0], priors[i, 1], x, by_n, minimum, value, time)
+        values += copies[i] * w
+        times += copies[i] * t
+    return values, times
+
+
 @njit(cache=True, parallel=True)
 def _dual(priors: NDArray, copies: NDArray, x: float, by_n: NDArray, minimum: int) -> tuple[float, float]:
-    """sum_i W_x(prior_i), and the expected rollouts of all prompts."""
+    """The same for many priors, on all threads."""
     size = by_n.shape[0]
     values, times = np.empty(copies.size), np.empty(copies.size)
     for i in prange(copies.size):
@@ -99,6 +112,7 @@ def lagrangian_bound(
 
 def _run_kernels() -> None:
     lagrangian_bound(1, 1)
+    lagrangian_bound(33, 33, prior=np.stack([1.0 + np.arange(33), np.ones(33)], axis=1))
 
 
 def _smallest_dual(
@@ -110,7 +124,8 @@ def _smallest_dual(
     best = np.inf
     for _ in range(60):
         x = 0.5 * (low + high)
-        value, rollouts = _dual(priors, copies, x, by_n, minimum)
+        dual = _dual if copies.size > 32 else _dual_in_order  # threads cost more than few priors do
+        value, rollouts = dual(priors, copies, x, by_n, minimum)
         best = min(best, value + x * budget)
         if rollouts > budget:
             low = x

@@ -78,13 +78,13 @@ def plan_round(
     counts = np.zeros(batch.s.size, dtype=np.int64)
     open_ = np.flatnonzero(batch.room > 0)
     part = batch.select(open_)
-    if rounds_left == 1:
+    if rounds_left >= rollouts_left and multiple_of == 1 and part.few_priors and not part.low.any():
+        counts[open_[_next_rollout(part, tables, rollouts_left)]] = 1
+    elif rounds_left == 1:
         counts[open_] = _last_round(part, tables, rollouts_left)
     elif open_.size == 1:
         share = max(1, round(rollouts_left / rounds_left / multiple_of)) * multiple_of
         counts[open_] = min(max(share, int(part.low[0]) + -int(part.low[0]) % multiple_of), rollouts_left)
-    elif rounds_left >= rollouts_left and multiple_of == 1 and part.few_priors and not part.low.any():
-        counts[open_[_next_rollout(part, tables, rollouts_left)]] = 1
     else:
         counts[open_] = _middle_round(part, tables, rollouts_left, rounds_left, multiple_of)
     return counts

@@ -1,0 +1,76 @@
+"""The simulator: exact controls, paired outcomes, compiled and plain play alike."""
+
+import numpy as np
+import pytest
+
+from adaroll_trl.allocators.adaroll import AdaRollAllocator
+from adaroll_trl.simulation import gain_share, simulate
+from adaroll_trl.solver import solve_joint
+
+
+class PlainAdaRoll(AdaRollAllocator):
+    """Not the class that the simulator plays in compiled code: decides through `plan_round`."""
+
+
+@pytest.mark.parametrize(("rounds", "utility"), [(1, "mixed"), (3, "mass"), (4, "std"), (64, "balanced")])
+def test_compiled_play_is_plan_round(rounds, utility):
+    options = {"num_batches": 40, "max_rollouts": 16, "min_rollouts": 0 if rounds == 64 else 1, "seed": 3}
+    fast = simulate("adaroll", 8, 64, rounds, utility, prior=(0.8, 1.5), **options)
+    slow = simulate(PlainAdaRoll(utility), 8, 64, rounds, utility, prior=(0.8, 1.5), **options)
+    np.testing.assert_array_equal(fast.rollouts, slow.rollouts)
+    np.testing.assert_array_equal(fast.successes, slow.successes)
+
+
+def test_uniform_is_its_own_control():
+    result = simulate("uniform", 6, 30, 1, "std", num_batches=50)
+    np.testing.assert_array_equal(result.utilities, result.uniform_utilities)
+    assert result.mean == pytest.approx(result.uniform_mean, abs=1e-12)
+    assert result.standard_error < 1e-12
+
+
+def test_uniform_mean_is_exact():
+    result = simulate("uniform", 4, 32, 1, "mixed", num_batches=2)
+    assert result.uniform_mean == pytest.approx(4 * 7 / 9, abs=1e-12)  # 1 - 2 / (G + 1) under a uniform prior
+    uneven = simulate("uniform", 4, 30, 1, "mixed", num_batches=2)
+    assert uneven.uniform_mean == pytest.approx(2 * (7 / 9) + 2 * (1 - 2 / 8), abs=1e-12)
+
+
+def test_joint_allocator_reaches_the_exact_value():
+    optimum = solve_joint(4, 16, "mixed", min_rollouts=1, max_rollouts=16).value
+    result = simulate("adaroll_joint", 4, 16, 1, "mixed", num_batches=400, min_rollouts=1)
+    assert abs(result.mean - optimum) < 4 * result.standard_error
+
+
+def test_seed_decides_everything():
+    first, again, other = (simulate("adaroll", 8, 32, 2, num_batches=20, seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.rollouts, again.rollouts)
+    assert not np.array_equal(first.rollouts, other.rollouts)
+
+
+def test_given_pass_rates_are_used():
+    result = simulate("adaroll", 8, 32, 3, success_probs=[0.0, 1.0], num_batches=20)
+    assert set(np.unique(result.success_probs)) == {0.0, 1.0}
+    assert result.frac_prompts_mixed == 0.0
+    assert np.isnan(result.uniform_mean)
+
+
+def test_gain_share_of_the_best_is_one():
+    best = simulate("adaroll", 8, 64, 64, num_batches=100)
+    assert gain_share(best, best) == (pytest.approx(1.0), pytest.approx(0.0, abs=1e-9))
+    share, error = gain_share(simulate("adaroll", 8, 64, 2, num_batches=100), best)
+    assert 0.2 < share < 0.9
+    assert 0 < error < 0.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"budget": 3}, "budget=3"),
+        ({"num_batches": 1}, "num_batches=1"),
+        ({"success_probs": [0.5, 1.5]}, "numbers between 0 and 1"),
+        ({"success_probs": []}, "at least one"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        simulate("uniform", **({"num_prompts": 4, "budget": 16, "rounds": 1} | arguments))
