@@ -123,6 +123,11 @@ class AdaRollOptions:
             )
         if self.success_threshold is not None and not _is_number(self.success_threshold):
             raise ValueError(f"success_threshold={self.success_threshold!r} must be a finite number, or None for 0.5.")
+        if self.allocator == "adaroll_joint" and self.belief_decay > 0:
+            raise ValueError(
+                f"belief_decay={self.belief_decay!r} with allocator='adaroll_joint': its tables need one prior "
+                "for all prompts. Set belief_decay=0, or use allocator='adaroll', which takes a prior for each prompt."
+            )
         _require_choice("prompt_weighting", self.prompt_weighting, ("rollout", "prompt"))
         _require_choice("allocator", self.allocator, ALLOCATOR_NAMES, "'package.module:Class'")
         _require_choice("utility", self.utility, UTILITY_NAMES, "'package.module:function'")

@@ -17,6 +17,7 @@ from .batch import GenerationBatch
 from .checks import check_counts, check_max_rollouts, nothing_to_decide
 from .config import AdaRollOptions, load_by_path
 from .metrics import expected_utility_after
+from .solver import lagrangian_bound
 from .utilities import Utility, as_utility, make_utility
 
 
@@ -55,7 +56,7 @@ class RolloutPlanner:
         self.max_rollouts = 4 * num_generations if options.max_rollouts is None else options.max_rollouts
         check_max_rollouts(num_generations, options.min_rollouts, self.max_rollouts)
         self.utility = _make_utility(options)
-        self.allocator: Allocator = _make_allocator(options)
+        self.allocator: Allocator = _make_allocator(options, self.utility)
         self._bounds: dict[tuple[float, ...], float] = {}
         idle = nothing_to_decide(num_prompts, num_generations, options.min_rollouts, world_size)
         if idle and not isinstance(self.allocator, UniformAllocator):
@@ -100,20 +101,19 @@ class RolloutPlanner:
         }
 
     def _bound(self, batch: GenerationBatch) -> float:
-        """The bound on every policy; kept where all prompts have one prior, as they do when beliefs are forgotten."""
-        try:
-            from .solver import lagrangian_bound
-        except ImportError:
-            return float("nan")
+        """The bound on every policy where all prompts have one prior, as they do when beliefs are forgotten; else nan.
 
-        priors = np.stack([batch.prior_alpha, batch.prior_beta], axis=1)
-        limits = (self.min_rollouts, self.max_rollouts)
-        if not (priors == priors[0]).all():
-            return lagrangian_bound(batch.num_prompts, batch.left, self.utility, priors, *limits)
-        prior = (float(priors[0, 0]), float(priors[0, 1]))
+        It is solved once and kept. With a prior for each prompt it would take seconds in every batch.
+        """
+        alpha, beta = batch.prior_alpha, batch.prior_beta
+        if (alpha != alpha[0]).any() or (beta != beta[0]).any():
+            return float("nan")
+        prior = (float(alpha[0]), float(beta[0]))
         key = (batch.num_prompts, batch.left, *prior)
         if key not in self._bounds:
-            self._bounds[key] = lagrangian_bound(batch.num_prompts, batch.left, self.utility, prior, *limits)
+            self._bounds[key] = lagrangian_bound(
+                batch.num_prompts, batch.left, self.utility, prior, self.min_rollouts, self.max_rollouts
+            )
         return self._bounds[key]
 
 
@@ -123,15 +123,12 @@ def _make_utility(options: AdaRollOptions) -> Utility:
     return make_utility(options.utility, **({"kappa": options.kappa} if options.utility == "progress" else {}))
 
 
-def _make_allocator(options: AdaRollOptions) -> Allocator:
+def _make_allocator(options: AdaRollOptions, utility: Utility) -> Allocator:
     if ":" in options.allocator:
         return load_by_path("allocator", options.allocator)()
-    if options.allocator == "uniform":
-        return UniformAllocator()
     return make_allocator(
         options.allocator,
-        utility=_make_utility(options) if ":" in options.utility else options.utility,
-        kappa=options.kappa,
+        utility=utility,
         block_size=options.block_size,
         draws_per_round=options.draws_per_round,
         table_cache_dir=options.table_cache_dir,

@@ -60,6 +60,7 @@ def test_the_command_line_sets_every_field(tmp_path):
         ({"kappa": -1.0}, "kappa=-1.0"),
         ({"belief_decay": 1.5}, r"belief_decay=1.5 must be in \[0, 1\]"),
         ({"success_threshold": float("inf")}, "success_threshold=inf"),
+        ({"belief_decay": 0.5, "allocator": "adaroll_joint"}, "its tables need one prior for all prompts"),
         ({"prompt_weighting": "token"}, "prompt_weighting='token' is not known. Use one of 'rollout', 'prompt'"),
         ({"allocator": "greedy"}, "allocator='greedy' is not known. Use one of .*'uniform'"),
         ({"utility": "entropy"}, "utility='entropy' is not known. Use one of 'mixed'"),
