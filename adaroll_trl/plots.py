@@ -148,7 +148,7 @@ def comparison_figure(
         inner = grid[:, 1].subgridspec(2, 1, height_ratios=(3, 2))
         counts = figure.add_subplot(inner[0])
         rates = figure.add_subplot(inner[1], sharex=counts)
-        draw_allocation(counts, rates, batch, title="AdaRoll-GRPO's allocation of one batch")
+        draw_allocation(counts, rates, batch, title="AdaRoll-GRPO's allocation of the first batch")
         axes += [counts, rates]
     _tidy(axes)
     return figure

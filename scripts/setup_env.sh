@@ -30,6 +30,7 @@ if [[ ! -x "$venv/bin/python" ]]; then
     "$python" -m venv "$venv"
 fi
 
+export PYTHONWARNINGS=ignore  # of the build backend, which pip would pass on
 pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet)
 # torch first and pinned: a bare `torch` may resolve to a build for another device, several gigabytes larger.
 echo "set-up: installing torch $torch_version"
