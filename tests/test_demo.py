@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import json
+from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,6 +30,13 @@ from adaroll_trl.demo.user_data import read_rows, user_problems
 def columns(**given):
     usual = {"prompt_column": None, "answer_column": None, "level_column": None, "instruction": None, "chat": False}
     return {"name": "set", "num_train": 4, "num_held_out": 2, "seed": 0, **usual, **given}
+
+
+@pytest.mark.parametrize("name", ["demo.display", "demo.grading", "demo.problems", "plots"])
+def test_examples_in_docstrings(name):
+    results = doctest.testmod(import_module(f"adaroll_trl.{name}"))
+    assert results.attempted > 0
+    assert results.failed == 0
 
 
 # The built-in task

@@ -25,7 +25,7 @@ def sparkline(values: list[float]) -> str:
     """The values as bars of eight heights, the lowest for 0 and the highest for the largest value.
 
     >>> sparkline([0.0, 0.5, 1.0])
-    '▁▄█'
+    '▁▅█'
     """
     top = max(values, default=0.0)
     return "".join(_BARS[round(value / top * (len(_BARS) - 1)) if top else 0] for value in values)
