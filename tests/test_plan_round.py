@@ -218,3 +218,16 @@ def test_allocator_passes_everything_on():
     counts = make_allocator("adaroll", utility="std").allocate(state, 6, 2)
     expected = plan_round([0, 1], [2, 0], 6, 2, "std", 0.5, [1.0, 2.0], 1, 8, 2)
     np.testing.assert_array_equal(counts, expected)
+
+
+def test_large_tables_are_kept_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("ADAROLL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(round_tables, "_STORED_FROM", 24)
+    utility = as_utility("std")
+    built = round_tables.RoundTables(utility, 24).levels((0.7, 1.1), 3)
+    files = sorted(path for path in tmp_path.iterdir() if path.stat().st_size > 1000)
+    assert len(files) == 2
+    stamps = [path.stat().st_mtime_ns for path in files]
+    read = round_tables.RoundTables(utility, 24).levels((0.7, 1.1), 3)
+    np.testing.assert_array_equal(built[1], read[1])
+    assert stamps == [path.stat().st_mtime_ns for path in files]

@@ -53,7 +53,7 @@ def sequential_value(
 
     Args:
         num_prompts, budget (`int`): prompts, and rollouts in all. The number of states grows steeply with both.
-        utility (`str`, callable or `Utility`), prior (pair of `float`), max_rollouts (`int`, *optional*): as elsewhere.
+        utility, prior, max_rollouts: as for `solve_joint`.
 
     >>> round(sequential_value(4, 16), 10)  # the joint optimum is 2.738324996
     2.738324996
@@ -63,9 +63,9 @@ def sequential_value(
     size = budget if max_rollouts is None else min(max_rollouts, budget)
     table, by_n = solve_index(size, utility, (a, b)), utility_by_n(utility.table(size))
     states = np.zeros((1, num_prompts), dtype=np.int64)  # n (size + 1) + s of each prompt, ascending
-    chance = np.ones(1)
+    chance: NDArray[np.float64] = np.ones(1)
     for left in range(budget, 0, -1):
-        n, s = np.divmod(states, size + 1)
+        n, s = states // (size + 1), states % (size + 1)
         index = table.index(s, n - s, np.minimum(left, size - n))
         chosen = _choices(s, n, a, b, index, left, by_n, *endgame_moves())
         row = np.arange(len(states))
@@ -74,6 +74,6 @@ def sequential_value(
         won[row, chosen] += size + 2
         lost[row, chosen] += size + 1
         states, member = np.unique(np.sort(np.concatenate([won, lost]), axis=1), axis=0, return_inverse=True)
-        chance = np.bincount(member.ravel(), weights=np.concatenate([chance * q, chance * (1.0 - q)]))
-    n, s = np.divmod(states, size + 1)
+        chance = np.bincount(member.ravel(), np.concatenate([chance * q, chance * (1.0 - q)])).astype(np.float64)
+    n, s = states // (size + 1), states % (size + 1)
     return float(chance @ by_n[n, s].sum(axis=1))

@@ -42,11 +42,11 @@ def _dot(p: NDArray, w: NDArray, length: int) -> float:
 
 
 @njit(cache=True, parallel=True)
-def next_level(a: float, b: float, prices: NDArray, previous: NDArray, size: int) -> NDArray:
-    """W^k of shape (prices, states) from W^{k-1}, for all states with n <= size."""
-    states = (size + 1) * (size + 2) // 2
-    level = np.empty((prices.size, states))
-    for state in prange(states):
+def fill_level(
+    a: float, b: float, prices: NDArray, previous: NDArray, size: int, first: int, end: int, level: NDArray
+) -> None:
+    """W^k of the states first .. end - 1, from W^{k-1}; both of shape (prices, states), states with n <= size."""
+    for state in prange(first, end):
         n = int((np.sqrt(8.0 * state + 1.0) - 1.0) / 2.0)
         s = state - n * (n + 1) // 2
         pmf = np.zeros(size + 2)
@@ -59,7 +59,6 @@ def next_level(a: float, b: float, prices: NDArray, previous: NDArray, size: int
             for i in range(prices.size):
                 value = _dot(pmf, previous[i, start:], m + 1) - prices[i] * m
                 level[i, state] = max(level[i, state], value)
-    return level
 
 
 @njit(cache=True)
@@ -166,7 +165,7 @@ def all_plan_values(
     out: NDArray,
 ) -> None:
     """`_plan_values` for every class of prompts, into out of shape (classes, max(high) + 1)."""
-    if s.size >= 64:  # below that, starting threads costs more than they save
+    if s.size >= 256:  # below that, starting threads costs more than they save
         _many_plan_values(s, n, a, b, high, nodes, weights, level, i, out)
     else:
         for c in range(s.size):
@@ -211,19 +210,26 @@ def _rollouts(left: NDArray, right: NDArray, high: int, x0: float, x1: float, ou
 
 
 @njit(cache=True)
+def _best_plan(left: NDArray, right: NDArray, low: int, high: int, x0: float, x1: float, share: float) -> int:
+    """The best m of one class at the price x0 + share (x1 - x0)."""
+    x = x0 + share * (x1 - x0)
+    best, top = low, -np.inf
+    for m in range(low, high + 1):
+        value = (1.0 - share) * left[m] + share * right[m] - x * m
+        if value > top:
+            best, top = m, value
+    return best
+
+
+@njit(cache=True)
 def expected_rollouts(
     left: NDArray, right: NDArray, low: NDArray, high: NDArray, copies: NDArray, x0: float, x1: float, share: float
 ) -> float:
     """What the best plans of the whole batch take in all their rounds at the price x0 + share (x1 - x0)."""
     total = 0.0
-    x = x0 + share * (x1 - x0)
     for c in range(low.size):
-        best, top = low[c], -np.inf
-        for m in range(low[c], high[c] + 1):
-            value = (1.0 - share) * left[c, m] + share * right[c, m] - x * m
-            if value > top:
-                best, top = m, value
-        total += copies[c] * (best - (right[c, best] - left[c, best]) / (x1 - x0))
+        m = _best_plan(left[c], right[c], low[c], high[c], x0, x1, share)
+        total += copies[c] * (m - (right[c, m] - left[c, m]) / (x1 - x0))
     return total
 
 
@@ -231,15 +237,84 @@ def expected_rollouts(
 def _share_in_cell(
     left: NDArray, right: NDArray, low: NDArray, high: NDArray, copies: NDArray, x0: float, x1: float, budget: int
 ) -> float:
-    """Where between two prices of the grid the expected rollouts cross `budget`, by bisection."""
+    """Where between two prices of the grid the expected rollouts cross `budget`, by bisection.
+
+    Values are linear in the price within a cell, so a plan that is best at both ends of an interval is best in between:
+    such classes are settled and not looked at again.
+    """
     begin, end = 0.0, 1.0
+    at_begin, at_end = np.empty(low.size, dtype=np.int64), np.empty(low.size, dtype=np.int64)
+    middle = np.empty(low.size, dtype=np.int64)
+    for c in range(low.size):
+        at_begin[c] = _best_plan(left[c], right[c], low[c], high[c], x0, x1, begin)
+        at_end[c] = _best_plan(left[c], right[c], low[c], high[c], x0, x1, end)
+    open_, settled = np.arange(low.size), 0.0
     for _ in range(40):
-        middle = 0.5 * (begin + end)
-        if expected_rollouts(left, right, low, high, copies, x0, x1, middle) > budget:
-            begin = middle
+        count = 0
+        for c in open_:
+            if at_begin[c] == at_end[c]:
+                m = at_end[c]
+                settled += copies[c] * (m - (right[c, m] - left[c, m]) / (x1 - x0))
+            else:
+                open_[count] = c
+                count += 1
+        open_ = open_[:count]
+        share, expected = 0.5 * (begin + end), settled
+        for c in open_:
+            m = _best_plan(left[c], right[c], low[c], high[c], x0, x1, share)
+            middle[c] = m
+            expected += copies[c] * (m - (right[c, m] - left[c, m]) / (x1 - x0))
+        if expected > budget:
+            begin = share
+            at_begin[open_] = middle[open_]
         else:
-            end = middle
+            end = share
+            at_end[open_] = middle[open_]
     return 0.5 * (begin + end)
+
+
+@njit(cache=True)
+def _search(
+    s: NDArray,
+    n: NDArray,
+    a: NDArray,
+    b: NDArray,
+    low: NDArray,
+    high: NDArray,
+    copies: NDArray,
+    nodes: NDArray,
+    weights: NDArray,
+    level: NDArray,
+    prices: NDArray,
+    budget: float,
+    guess: int,
+) -> tuple[NDArray, NDArray, int]:
+    """The cell of the price grid in which the expected rollouts cross `budget`, and the plan values at its two ends.
+
+    Walks from `guess` in doubling steps until it has the crossing between two cells, then halves.
+    """
+    width = high.max() + 1
+    left, right = np.zeros((s.size, width)), np.zeros((s.size, width))
+    begin, end = 0, prices.size - 2
+    i, step, bracketed = guess, 1, False
+    went = 0
+    while True:
+        all_plan_values(s, n, a, b, high, nodes, weights, level, i, left)
+        all_plan_values(s, n, a, b, high, nodes, weights, level, i + 1, right)
+        x0, x1 = prices[i], prices[i + 1]
+        if begin < end and expected_rollouts(left, right, low, high, copies, x0, x1, 1.0) > budget:
+            begin, direction = i + 1, 1
+        elif begin < end and expected_rollouts(left, right, low, high, copies, x0, x1, 0.0) < budget:
+            end, direction = max(i - 1, begin), -1
+        else:
+            return left, right, i
+        bracketed = bracketed or went == -direction
+        went = direction
+        if bracketed:
+            i = (begin + end) // 2
+        else:
+            i = min(max(i + direction * step, begin), end)
+            step *= 2
 
 
 @njit(cache=True)
@@ -257,21 +332,19 @@ def find_price(
     prices: NDArray,
     budget: int,
 ) -> tuple[NDArray, NDArray, int, float]:
-    """Minimise the dual: plan values at two neighbouring prices, the number of the first, the place between them."""
-    width = high.max() + 1
-    left, right = np.zeros((s.size, width)), np.zeros((s.size, width))
-    begin, end = 0, prices.size - 2
-    while True:
-        i = (begin + end) // 2
-        all_plan_values(s, n, a, b, high, nodes, weights, level, i, left)
-        all_plan_values(s, n, a, b, high, nodes, weights, level, i + 1, right)
-        x0, x1 = prices[i], prices[i + 1]
-        if begin < end and expected_rollouts(left, right, low, high, copies, x0, x1, 1.0) > budget:
-            begin = i + 1
-        elif begin < end and expected_rollouts(left, right, low, high, copies, x0, x1, 0.0) < budget:
-            end = max(i - 1, begin)
-        else:
-            return left, right, i, _share_in_cell(left, right, low, high, copies, x0, x1, budget)
+    """Minimise the dual: plan values at two neighbouring prices, the number of the first, the place between them.
+
+    In a batch of many kinds of prompts, a sixteenth of them tells first about where to look.
+    """
+    guess = (prices.size - 2) // 2
+    if s.size >= 256:
+        c = np.arange(0, s.size, 16)
+        share = copies[c].sum() / copies.sum()
+        few = (s[c], n[c], a[c], b[c], low[c], high[c], copies[c], nodes[c], weights[c])
+        guess = _search(*few, level, prices, budget * share, guess)[2]
+    left, right, i = _search(s, n, a, b, low, high, copies, nodes, weights, level, prices, float(budget), guess)
+    x0, x1 = prices[i], prices[i + 1]
+    return left, right, i, _share_in_cell(left, right, low, high, copies, x0, x1, budget)
 
 
 @njit(cache=True)
@@ -279,12 +352,15 @@ def group_prompts(s: NDArray, n: NDArray, spent: NDArray, a: NDArray, b: NDArray
     """Prompts in the same state with the same prior share a class: (class of each prompt, first prompt of each)."""
     member = np.empty(s.size, dtype=np.int64)
     first = np.empty(s.size, dtype=np.int64)
-    count = 0
-    for i in range(s.size):
+    count, start, last = 0, 0, -1
+    for i in np.argsort(a, kind="mergesort"):  # classes have one alpha: compare only within a run of equal ones
+        if last >= 0 and a[i] != a[last]:
+            start = count
+        last = i
         found = -1
-        for c in range(count):
+        for c in range(start, count):
             j = first[c]
-            if s[i] == s[j] and n[i] == n[j] and spent[i] == spent[j] and a[i] == a[j] and b[i] == b[j]:
+            if s[i] == s[j] and n[i] == n[j] and spent[i] == spent[j] and b[i] == b[j]:
                 found = c
                 break
         if found < 0:

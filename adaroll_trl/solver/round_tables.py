@@ -7,6 +7,7 @@ log2 beta), between tables on a mesh of ratio 2; the step at hand always uses th
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -15,12 +16,16 @@ from numpy.typing import NDArray
 
 from ..utilities import Utility
 from .index import solve_index, utility_by_n
-from .round_kernels import next_level, starting_price
+from .progress import BuildProgress
+from .round_kernels import fill_level, starting_price
+from .store import Arrays, TableStore
 
 EXACT_PRIORS = 4  # up to this many distinct priors get tables of their own
 MESH_LOW, MESH_HIGH = -4, 7  # the mesh spans alpha, beta = 2^-4 .. 2^7; priors outside are moved to its edge
 DEEPEST = 12  # with more rounds left, the continuation of this many stands for the rest
 _PRICES_EXACT, _PRICES_MESH = 120, 48
+_STORED_FROM = 96  # tables for groups this large take seconds and are kept on disk
+_STATES_A_STEP = 1024  # between two updates of the progress bar
 _WIDTH = MESH_HIGH - MESH_LOW + 1
 
 Priors: TypeAlias = tuple[tuple[float, float], ...]
@@ -55,7 +60,7 @@ class RoundTables:
         self.terminal = np.ascontiguousarray(self.by_n[n, s])[None, None, :]
         self._grids: dict[Priors, NDArray[np.float64]] = {}
         self._stacks: dict[tuple[Priors, int], NDArray[np.float64]] = {}
-        self._mesh_levels: dict[tuple[int, int], NDArray[np.float64]] = {}
+        self._mesh_stacks: dict[int, tuple[NDArray[np.float64], dict[int, int]]] = {}
 
     def _grid(self, priors: Priors) -> NDArray[np.float64]:
         """Prices for the tables of these priors; () is the mesh.
@@ -83,20 +88,48 @@ class RoundTables:
                 self._stacks[key] = np.ascontiguousarray(np.broadcast_to(self.terminal, shape))
             else:
                 previous, prices = self._stack(priors, rounds - 1), self._grid(priors)
-                levels = [next_level(*p, prices, w, self.size) for p, w in zip(priors, previous, strict=True)]
+                levels = [self._next_level(p, prices, w, rounds) for p, w in zip(priors, previous, strict=True)]
                 self._stacks[key] = np.stack(levels)
         return self._stacks[key]
 
-    def _mesh_level(self, node: int, rounds: int) -> NDArray[np.float64]:
-        """W^rounds of one prior of the mesh, shape (prices, states)."""
-        prices = self._grid(())
-        if rounds == 0:
-            return np.ascontiguousarray(np.broadcast_to(self.terminal[0], (prices.size, self.terminal.shape[2])))
-        if (node, rounds) not in self._mesh_levels:
-            alpha, beta = 2.0 ** (MESH_LOW + node // _WIDTH), 2.0 ** (MESH_LOW + node % _WIDTH)
-            level = next_level(alpha, beta, prices, self._mesh_level(node, rounds - 1), self.size)
-            self._mesh_levels[node, rounds] = level
-        return self._mesh_levels[node, rounds]
+    def _next_level(
+        self, prior: tuple[float, float], prices: NDArray[np.float64], previous: NDArray[np.float64], rounds: int
+    ) -> NDArray[np.float64]:
+        """W^rounds of one prior from W^(rounds - 1), shape (prices, states); large ones are kept on disk."""
+
+        def build() -> Arrays:
+            level = np.empty_like(previous)
+            label = f"rounds table, groups of up to {self.size}, {rounds} rounds"
+            with BuildProgress(label, previous.shape[1]) as progress:
+                for first in range(0, previous.shape[1], _STATES_A_STEP):
+                    end = min(first + _STATES_A_STEP, previous.shape[1])
+                    fill_level(*prior, prices, previous, self.size, first, end, level)
+                    progress.advance(end - first)
+            return {"level": level}
+
+        if self.size < _STORED_FROM or not self.utility.persistent:
+            return build()["level"]
+        digest = hashlib.sha256(self.by_n.tobytes() + prices.tobytes()).hexdigest()[:24]
+        key = {"solver": "rounds", "size": self.size, "prior": list(prior), "rounds": rounds, "digest": digest}
+        # A copy: the kernels are compiled for arrays that may be written to.
+        return np.array(TableStore().get(key, build)["level"])
+
+    def _mesh_stack(self, nodes: NDArray[np.int64], rounds: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """W^rounds of the mesh points that have been needed so far, and the place of each of `nodes` among them."""
+        stack, place = self._mesh_stacks.get(rounds, (self.terminal[:0], {}))
+        missing = [node for node in nodes.tolist() if node not in place]
+        if missing:
+            priors = [(2.0 ** (MESH_LOW + node // _WIDTH), 2.0 ** (MESH_LOW + node % _WIDTH)) for node in missing]
+            prices = self._grid(())
+            if rounds == 0:
+                new = [np.broadcast_to(self.terminal[0], (prices.size, self.terminal.shape[2]))] * len(missing)
+            else:
+                before, where = self._mesh_stack(np.array(missing), rounds - 1)
+                new = [self._next_level(p, prices, before[w], rounds) for p, w in zip(priors, where, strict=True)]
+            place = place | {node: len(place) + k for k, node in enumerate(missing)}
+            stack = np.concatenate([stack, np.stack(new)]) if len(stack) else np.stack(new)
+            self._mesh_stacks[rounds] = (stack, place)
+        return stack, np.array([place[node] for node in nodes.tolist()], dtype=np.int64)
 
     def levels(self, prior: tuple[float, float], rounds: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The prices, and W^0 .. W^(rounds - 1) of one prior, shape (rounds, 1, prices, states)."""
@@ -117,10 +150,8 @@ class RoundTables:
             return self._grid(priors), self._stack(priors, rounds), nodes, np.ones(nodes.shape)
         numbers, weights = _mesh(alpha, beta)
         used, nodes = np.unique(numbers, return_inverse=True)
-        return self._grid(()), self._mesh_stack(used, rounds), nodes.reshape(numbers.shape).astype(np.int64), weights
-
-    def _mesh_stack(self, used: NDArray[np.int64], rounds: int) -> NDArray[np.float64]:
-        return np.stack([self._mesh_level(node, rounds) for node in used.tolist()])
+        stack, place = self._mesh_stack(used, rounds)
+        return self._grid(()), stack, place[nodes].reshape(numbers.shape), weights
 
 
 def _mesh(alpha: NDArray[np.float64], beta: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
