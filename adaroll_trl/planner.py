@@ -101,19 +101,15 @@ class RolloutPlanner:
         }
 
     def _bound(self, batch: GenerationBatch) -> float:
-        """The bound on every policy where all prompts have one prior, as they do when beliefs are forgotten; else nan.
-
-        It is solved once and kept. With a prior for each prompt it would take seconds in every batch.
-        """
-        alpha, beta = batch.prior_alpha, batch.prior_beta
-        if (alpha != alpha[0]).any() or (beta != beta[0]).any():
-            return float("nan")
-        prior = (float(alpha[0]), float(beta[0]))
+        """The bound on every policy; kept where all prompts have one prior, as they do when beliefs are forgotten."""
+        priors = np.stack([batch.prior_alpha, batch.prior_beta], axis=1)
+        limits = (self.min_rollouts, self.max_rollouts)
+        if (priors != priors[0]).any():
+            return lagrangian_bound(batch.num_prompts, batch.left, self.utility, priors, *limits)
+        prior = (float(priors[0, 0]), float(priors[0, 1]))
         key = (batch.num_prompts, batch.left, *prior)
         if key not in self._bounds:
-            self._bounds[key] = lagrangian_bound(
-                batch.num_prompts, batch.left, self.utility, prior, self.min_rollouts, self.max_rollouts
-            )
+            self._bounds[key] = lagrangian_bound(batch.num_prompts, batch.left, self.utility, prior, *limits)
         return self._bounds[key]
 
 

@@ -760,3 +760,22 @@ def test_vllm_is_left_alone_otherwise(options):
     with kept_awake(trainer, rounds):
         pass
     assert trainer.vllm_generation.calls == []
+
+
+# The project's own allocators
+
+
+@pytest.mark.parametrize(("allocator", "rounds"), [("adaroll", 4), ("adaroll_joint", 7)])
+def test_the_allocators_train(build, allocator, rounds):
+    trainer = build(
+        RecordingTrainer, allocator=allocator, block_size=3, num_generations=4, max_steps=3, learning_rate=1e-4
+    )
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert log["adaroll/rounds"] <= rounds  # adaroll_joint: 2 each, then the other 6 rollouts one by one
+    assert log["adaroll/rounds"] > 1
+    assert log["adaroll/rollouts_per_prompt/mean"] == 4
+    assert log["adaroll/rollouts_per_prompt/min"] >= 2
+    estimates = [log[f"adaroll/utility/{name}"] for name in ("uniform", "planned", "bound")]
+    assert estimates[0] < estimates[1] <= estimates[2] + 1e-9
+    assert len(trainer.recorded[0][1]["advantages"]) == 12
