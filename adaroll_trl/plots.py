@@ -84,7 +84,7 @@ def draw_curves(axes: Axes, curves: Mapping[str, Curve], *, title: str, ylabel: 
         if curve.errors is not None:
             errors = np.asarray(curve.errors, dtype=np.float64)
             axes.fill_between(steps, values - errors, values + errors, color=colour, alpha=0.15, linewidth=0)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     axes.set_xlabel("step")
     axes.set_ylabel(ylabel)
     axes.set_title(title, loc="left")
@@ -102,7 +102,7 @@ def draw_allocation(counts: Axes, rates: Axes, batch: BatchAllocation, *, title:
     counts.bar(place, rollouts - successes, bottom=successes, color=_WRONG, width=0.8, label="wrong")
     counts.axhline(batch.budget_per_prompt, color=_INK, linestyle="--", linewidth=1, label="GRPO")
     counts.set_ylim(0, max(float(rollouts.max()), batch.budget_per_prompt) * 1.3)
-    counts.yaxis.get_major_locator().set_params(integer=True)
+    counts.locator_params(axis="y", integer=True)
     counts.set_ylabel("rollouts")
     counts.set_title(title, loc="left")
     counts.legend(frameon=False, ncols=3, loc="upper right")
