@@ -27,6 +27,7 @@ _USER_DEFAULTS: dict[str, Any] = {
     "probe_samples": 16,
     "warm_up_steps": 0,
 }
+_DATA_FIELDS = ("split", "prompt_column", "answer_column", "level_column", "instruction")
 _ADAROLL_FIELDS = ("rounds", "allocator", "utility", "min_rollouts", "max_rollouts")
 
 
@@ -50,7 +51,7 @@ def _add_source_options(demo: argparse.ArgumentParser) -> None:
     group = demo.add_argument_group("model and data")
     group.add_argument("--model", help="local folder or Hub id of a causal language model (with --dataset)")
     group.add_argument("--dataset", help="local .jsonl, .json, .csv, .parquet, or Hub id[:config] (with --model)")
-    group.add_argument("--split", default="train", help="split of a Hub data set (default: train)")
+    group.add_argument("--split", help="split of a Hub data set (default: train)")
     group.add_argument("--prompt-column", help="column with the question (default: the first usual name)")
     group.add_argument("--answer-column", help="column with the gold answer; `#### 12` and \\boxed{12} are understood")
     group.add_argument("--level-column", help="column with a difficulty, for the tables")
@@ -93,6 +94,19 @@ def _add_training_options(demo: argparse.ArgumentParser) -> None:
     own.add_argument("--max-rollouts", type=int, help="and at most")
 
 
+def _refuse_ignored(options: argparse.Namespace) -> None:
+    """An option that would have no effect is a mistake; better to say so than to run without it."""
+    without_effect = {
+        "needs --model and --dataset": (_DATA_FIELDS, options.dataset is None),
+        "is of the built-in model, not of --model": (("warm_up_steps",), options.model is not None),
+        "has no effect with --arm grpo": (_ADAROLL_FIELDS, options.arm == "grpo"),
+    }
+    for reason, (names, applies) in without_effect.items():
+        given = [name for name in names if getattr(options, name) is not None]
+        if applies and given:
+            raise DemoError(f"--{given[0].replace('_', '-')} {getattr(options, given[0])} {reason}.")
+
+
 def make_settings(options: argparse.Namespace) -> Settings:
     """Settings from the command line, with the defaults of the built-in task or of a user's own model."""
     if (options.model is None) != (options.dataset is None):
@@ -100,6 +114,7 @@ def make_settings(options: argparse.Namespace) -> Settings:
         raise DemoError(
             f"--model and --dataset belong together: {missing} is missing. Without both, a built-in task runs."
         )
+    _refuse_ignored(options)
     chosen = dict(_USER_DEFAULTS) if options.model is not None else {}
     for name in Settings.__dataclass_fields__:
         value = getattr(options, name, None)
@@ -126,7 +141,7 @@ def load_problems(options: argparse.Namespace, settings: Settings, tokenizer: An
     from .demo.user_data import read_rows, user_problems
 
     return user_problems(
-        read_rows(options.dataset, options.split),
+        read_rows(options.dataset, options.split or "train"),
         name=Path(options.dataset).name,
         prompt_column=options.prompt_column,
         answer_column=options.answer_column,

@@ -43,6 +43,9 @@ def test_options_reach_the_settings():
     [
         (["--model", "somewhere"], "--dataset is missing"),
         (["--dataset", "somewhere"], "--model is missing"),
+        (["--answer-column", "gold"], "--answer-column gold needs --model and --dataset"),
+        (["--model", "m", "--dataset", "d", "--warm-up-steps", "5"], "--warm-up-steps 5 is of the built-in model"),
+        (["--arm", "grpo", "--rounds", "2"], "--rounds 2 has no effect with --arm grpo"),
         (["--steps", "0"], "--steps 0 must be at least 1"),
         (["--num-generations", "1"], "--num-generations 1 must be at least 2"),
         (["--micro-batch", "7"], "must divide --prompts 16 x --num-generations 8 = 128"),
