@@ -239,7 +239,7 @@ def _share_in_cell(
 ) -> float:
     """Where between two prices of the grid the expected rollouts cross `budget`, by bisection.
 
-    Values are linear in the price within a cell, so a plan that is best at both ends of an interval is best in between:
+    Values are linear in the price within a cell: a plan that is best at both ends of an interval is best in between;
     such classes are settled and not looked at again.
     """
     begin, end = 0.0, 1.0
