@@ -251,19 +251,20 @@ def _share_in_cell(
     open_, settled = np.arange(low.size), 0.0
     for _ in range(40):
         count = 0
-        for c in open_:
-            if at_begin[c] == at_end[c]:
-                m = at_end[c]
-                settled += copies[c] * (m - (right[c, m] - left[c, m]) / (x1 - x0))
+        for k in range(open_.size):
+            j = open_[k]
+            if at_begin[j] == at_end[j]:
+                m = at_end[j]
+                settled += copies[j] * (m - (right[j, m] - left[j, m]) / (x1 - x0))
             else:
-                open_[count] = c
+                open_[count] = j
                 count += 1
         open_ = open_[:count]
         share, expected = 0.5 * (begin + end), settled
-        for c in open_:
-            m = _best_plan(left[c], right[c], low[c], high[c], x0, x1, share)
-            middle[c] = m
-            expected += copies[c] * (m - (right[c, m] - left[c, m]) / (x1 - x0))
+        for j in open_:
+            m = _best_plan(left[j], right[j], low[j], high[j], x0, x1, share)
+            middle[j] = m
+            expected += copies[j] * (m - (right[j, m] - left[j, m]) / (x1 - x0))
         if expected > budget:
             begin = share
             at_begin[open_] = middle[open_]
