@@ -85,12 +85,13 @@ def check_trainer(trainer: Any) -> None:
                 f"{base.__name__} comes from Unsloth, which rewrites TRL's GRPOTrainer and with it the methods that "
                 "a round calls. Do not import unsloth in this process, or use Unsloth's trainer without adaroll_trl."
             )
-    seed = (trainer.args.generation_kwargs or {}).get("seed")
-    if seed is not None:
-        raise ValueError(
-            f"generation_kwargs has seed={seed!r}: every round would generate the same completions again. Remove it; "
-            "`seed` in the training arguments seeds the run."
-        )
+    for name in ("generation_kwargs", "transformers_continuous_batching_config"):
+        seed = (getattr(trainer.args, name, None) or {}).get("seed")  # TRL below 1.9 has only the first
+        if seed is not None:
+            raise ValueError(
+                f"{name} has seed={seed!r}: every round would generate the same completions again. Remove it; `seed` "
+                "in the training arguments seeds the run."
+            )
     _check_tools(trainer)
 
 
@@ -192,6 +193,17 @@ def check_rows(inputs: Sequence[Mapping[str, Any]], first_row: int, num_generati
                 f"{num_generations} and have different prompts. Groups need the sampler that TRL sets up "
                 "(`_get_train_sampler`), and a dataset whose transform gives the same prompt every time."
             )
+
+
+def check_completions(rows: int, completions: int, has_rollout_func: bool) -> None:
+    """A round returns one completion for each row it was given: any other number would train on mixed-up groups."""
+    if completions != rows:
+        source = "The `rollout_func`" if has_rollout_func else "The generation backend"
+        raise ValueError(
+            f"{source} returned {completions} completions for {rows} prompts. A round passes a prompt as many times "
+            "as it wants completions of it, with `trainer.num_generations` at 1 meanwhile: return one completion for "
+            "each prompt, in the order given."
+        )
 
 
 def check_counts(

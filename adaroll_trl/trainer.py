@@ -33,7 +33,15 @@ from .allocators import Allocator
 from .batch import GenerationBatch, Round
 from .beliefs import Beliefs, prompt_key
 from .checkpoint import STATE_FILE, load_state, save_state
-from .checks import check_call, check_class, check_rows, check_trainer, explain_batch_size, warn_if_trl_changed
+from .checks import (
+    check_call,
+    check_class,
+    check_completions,
+    check_rows,
+    check_trainer,
+    explain_batch_size,
+    warn_if_trl_changed,
+)
 from .config import options_of
 from .metrics import SuccessSignal, adaroll_metrics, reward_metrics, tally
 from .planner import Decision, RolloutPlanner
@@ -160,9 +168,11 @@ class AdaRollMixin(_Base):
 
     def _run_round(self, batch: GenerationBatch, decision: Decision) -> None:
         round_ = batch.plan_round(decision.counts, self.accelerator.process_index, self.accelerator.num_processes)
-        rows = [dict(batch.rows[i]) for i in round_.group_ids[round_.local]]  # TRL writes into its rows
+        # TRL and environments write into the rows: each rollout has its own, as from the dataset
+        rows = [deepcopy(batch.rows[i]) for i in round_.group_ids[round_.local]]
         with self._recording(round_, is_last=round_.rows == batch.left):
             round_.output = super()._generate_and_score_completions(rows)
+        check_completions(len(rows), len(round_.output["completion_ids"]), self.rollout_func is not None)
         outcomes = self._success.outcomes(round_.rewards)
         batch.record(round_, *tally(outcomes, round_.group_ids, batch.num_prompts))
         batch.seconds += decision.seconds
@@ -172,13 +182,16 @@ class AdaRollMixin(_Base):
     def _recording(self, round_: Round, is_last: bool) -> Iterator[None]:
         """One rollout per row, and what TRL would log of them kept apart."""
         group, metrics, logs = self.num_generations, self._metrics["train"], self._logs
+        args_group = self.args.num_generations
         round_.logs = scratch_logs(logs)
         self.num_generations, self._metrics["train"], self._logs = 1, round_.metrics, round_.logs
+        self.args.num_generations = 1  # a `rollout_func` may read it from there
         self._round, self._round_is_last = round_, is_last
         try:
             yield
         finally:
             self.num_generations, self._metrics["train"], self._logs = group, metrics, logs
+            self.args.num_generations = args_group
             self._round = None
 
     def _calculate_rewards(

@@ -14,7 +14,7 @@ import torch
 from tests.test_advantages import plain_advantages
 from tests.tiny import RecordingTrainer, completions_of, make_trainer, prompts_of, weights
 
-BUDGET, PROMPTS, GROUP = 24, 6, 4
+BUDGET, PROMPTS, GROUP = 16, 4, 4
 
 
 def ids_parity(ids: Sequence[int]) -> float:
@@ -39,16 +39,16 @@ def parity(
 def adaptive(
     model_dir: Path, output_dir: Path, trainer_class: type = RecordingTrainer, reward: Any = parity, **options: Any
 ) -> Any:
-    """A trainer on batches of 6 prompts and 24 rollouts, in up to 3 rounds decided by AdaRoll."""
+    """A trainer on batches of 4 prompts and 16 rollouts, in up to 3 rounds decided by AdaRoll."""
     defaults: dict[str, Any] = {
         "allocator": "adaroll",
         "rounds": 3,
         "min_rollouts": 1,
-        "max_completion_length": 12,
+        "max_completion_length": 8,
         "per_device_train_batch_size": 8,
-        "steps_per_generation": 3,
+        "steps_per_generation": 2,
         "num_generations": GROUP,
-        "max_steps": 6,
+        "max_steps": 4,
         "table_cache_dir": str(output_dir / "tables"),
     }
     return make_trainer(
