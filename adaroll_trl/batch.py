@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,6 +84,15 @@ class GenerationBatch:
         group_ids = np.repeat(np.arange(self.num_prompts), counts)
         share = len(group_ids) // world_size
         return Round(group_ids, self.belief_means[group_ids], slice(rank * share, (rank + 1) * share))
+
+    def rows_of(self, round_: Round) -> list[dict[str, Any]]:
+        """This rank's rows of a round. TRL and environments write into them, so each rollout has its own."""
+        rows = [deepcopy(self.rows[index]) for index in round_.group_ids[round_.local]]
+        if not any(row.get("images") or row.get("image") is not None for row in rows):
+            for row in rows:
+                if "image" in row or "images" in row:
+                    row["images"] = []  # so that TRL takes a round of text prompts for one
+        return rows
 
     def record(self, round_: Round, successes: NDArray[np.float64], failures: NDArray[np.float64]) -> None:
         """Take a finished round into account."""

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import inspect
 import os
-import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -44,6 +44,7 @@ from .checks import (
 )
 from .config import options_of
 from .metrics import SuccessSignal, adaroll_metrics, reward_metrics, tally
+from .model_card import PAPER_CITATION, PAPER_TITLE, complete_model_card
 from .planner import Decision, RolloutPlanner
 from .rounds import append_logs, merge_metrics, merge_outputs, replace_last, scratch_logs
 from .vllm import kept_awake
@@ -168,8 +169,7 @@ class AdaRollMixin(_Base):
 
     def _run_round(self, batch: GenerationBatch, decision: Decision) -> None:
         round_ = batch.plan_round(decision.counts, self.accelerator.process_index, self.accelerator.num_processes)
-        # TRL and environments write into the rows: each rollout has its own, as from the dataset
-        rows = [deepcopy(batch.rows[i]) for i in round_.group_ids[round_.local]]
+        rows = batch.rows_of(round_)
         with self._recording(round_, is_last=round_.rows == batch.left):
             round_.output = super()._generate_and_score_completions(rows)
         check_completions(len(rows), len(round_.output["completion_ids"]), self.rollout_func is not None)
@@ -246,7 +246,7 @@ class AdaRollMixin(_Base):
             self._metrics["train"][name].append(value)
         self._metrics["train"]["num_tokens"] = [metrics["num_tokens"]]  # a running total, as in TRL
 
-    # Columns and checkpoints
+    # Columns, checkpoints, model card
 
     @property
     def environments_own_prompts(self) -> bool:
@@ -257,6 +257,13 @@ class AdaRollMixin(_Base):
         super()._set_signature_columns_if_needed()
         if "prompt_id" not in self._signature_columns:
             self._signature_columns = [*self._signature_columns, "prompt_id"]
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write the model card as TRL does, and name AdaRoll-GRPO, its paper and this library in it."""
+        super().create_model_card(*args, **kwargs)
+        if self.is_world_process_zero():
+            grpo = ("GRPO", GRPOTrainer._paper["citation"])
+            complete_model_card(Path(self.args.output_dir) / "README.md", [grpo])
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
@@ -296,13 +303,4 @@ class AdaRollGRPOTrainer(AdaRollMixin, GRPOTrainer):
 
     _tag_names = ["trl", "grpo", "adaroll"]  # noqa: RUF012 (TRL reads a list)
     _name = "AdaRoll-GRPO"
-    _paper = {  # noqa: RUF012
-        "title": "Bayes-Adaptive MDPs for Rollout Allocation to Enhance GRPO Training",
-        # docstyle-ignore
-        "citation": textwrap.dedent("""\
-            @article{adaroll2026,
-                title        = {{Bayes-Adaptive MDPs for Rollout Allocation to Enhance GRPO Training}},
-                year         = 2026,
-                month        = oct,
-            }"""),
-    }
+    _paper = {"title": PAPER_TITLE, "citation": PAPER_CITATION}  # noqa: RUF012

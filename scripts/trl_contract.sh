@@ -48,7 +48,10 @@ install() {
     "${pip[@]}" "torch==$torch_version"
     grep -v '^trl==' "$root/scripts/constraints.txt" > "$env/constraints.txt"
     requirements "$env/bin/python" > "$env/requirements.txt"
-    "${pip[@]}" --constraint "$env/constraints.txt" "trl==$version" -r "$env/requirements.txt" pytest pytest-timeout
+    # TRL 1.8 to 1.14 import requests without asking for it: an older huggingface_hub brought it. Tools in TRL 1.8
+    # need jmespath.
+    "${pip[@]}" --constraint "$env/constraints.txt" "trl==$version" -r "$env/requirements.txt" pytest pytest-timeout \
+        requests jmespath
     echo "$version" > "$env/.ready"
 }
 
