@@ -168,6 +168,25 @@ def nothing_to_decide(num_prompts: int, num_generations: int, min_rollouts: int,
     return None
 
 
+def ignored_options(options: Any, defaults: Any) -> str | None:
+    """Which options were set and have no effect beside the chosen allocator and utility; None where all have."""
+    elsewhere = ":" not in options.allocator and options.allocator != "adaroll_joint"
+    unused = {
+        "rounds": options.allocator in ("uniform", "adaroll_joint"),
+        "block_size": elsewhere,
+        "draws_per_round": elsewhere,
+        "kappa": options.utility != "progress",
+    }
+    ignored = [n for n, is_unused in unused.items() if is_unused and getattr(options, n) != getattr(defaults, n)]
+    if not ignored:
+        return None
+    given = ", ".join(f"{name}={getattr(options, name)!r}" for name in ignored)
+    return (
+        f"No effect with allocator={options.allocator!r} and utility={options.utility!r}: {given}. Remove it, or "
+        "choose the allocator or utility that reads it."
+    )
+
+
 def check_max_rollouts(num_generations: int, min_rollouts: int, max_rollouts: int) -> None:
     """The bounds must hold the budget of num_generations rollouts per prompt."""
     if max_rollouts < num_generations or max_rollouts < min_rollouts:

@@ -40,9 +40,10 @@ from .checks import (
     check_rows,
     check_trainer,
     explain_batch_size,
+    ignored_options,
     warn_if_trl_changed,
 )
-from .config import options_of
+from .config import AdaRollOptions, options_of
 from .metrics import SuccessSignal, adaroll_metrics, reward_metrics, tally
 from .model_card import PAPER_CITATION, PAPER_TITLE, complete_model_card
 from .planner import Decision, RolloutPlanner
@@ -84,6 +85,8 @@ class AdaRollMixin(_Base):
         super().__init__(*args, **kwargs)
         check_trainer(self)
         options = self.adaroll = options_of(self.args)
+        if ignored := ignored_options(options, AdaRollOptions()):
+            self._warn(ignored)
         group, world = self.num_generations, self.accelerator.num_processes
         prompts = self.args.generation_batch_size // group
         self._planner = RolloutPlanner(options, prompts, group, world, self._warn)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from datasets import IterableDataset
 from peft import LoraConfig
 from transformers import (
     LlamaConfig,
@@ -77,6 +79,30 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_option(make, case):
     trainer = make(**OPTIONS[case])
     check_run(trainer)
+
+
+def test_iterable_dataset(make):
+    rows = list(sums_dataset(48))
+    check_run(make(dataset=IterableDataset.from_generator(lambda: iter(rows))))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"allocator": "adaroll_joint", "rounds": 3}, r"allocator='adaroll_joint' .*: rounds=3\."),
+        ({"allocator": "uniform", "rounds": 3, "block_size": 2}, r"rounds=3, block_size=2\."),
+        ({"allocator": "adaroll", "draws_per_round": 2, "kappa": 1.0}, r"draws_per_round=2, kappa=1.0\."),
+        ({"allocator": "adaroll", "rounds": 3, "utility": "progress", "kappa": 1.0}, None),
+        ({"allocator": "adaroll_joint", "rounds": 4, "block_size": 2, "draws_per_round": 2}, None),
+    ],
+)
+def test_an_option_without_effect_is_named(make, options, named):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make(**options)
+    messages = [str(w.message) for w in caught if "No effect" in str(w.message)]
+    assert len(messages) == int(named is not None)
+    assert named is None or re.search(named, messages[0])
 
 
 # Rewards

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -35,6 +38,17 @@ from tests.tiny import (
 
 pytestmark = pytest.mark.contract
 
+NEWER_TRL = """
+import warnings
+import trl
+from trl import GRPOTrainer
+trl.__version__ = "9.9.0"
+def _calculate_rewards(self, inputs, completions): ...
+GRPOTrainer._calculate_rewards = _calculate_rewards
+warnings.simplefilter("always")
+import adaroll_trl
+adaroll_trl.AdaRollGRPOTrainer
+"""
 EQUIVALENCE: dict[str, dict[str, Any]] = {
     "default": {},
     "dr_grpo_no_scale": {"loss_type": "dr_grpo", "scale_rewards": "none"},
@@ -54,6 +68,16 @@ def test_signatures_are_those_a_round_calls():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_if_trl_changed()
+
+
+def test_importing_with_a_newer_trl_that_differs_warns():
+    command = [sys.executable, "-c", NEWER_TRL]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parent.parent)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stderr.split())
+    assert "TRL 9.9.0 has GRPOTrainer._calculate_rewards(self, inputs, completions), where adaroll_trl expects" in text
+    assert "It is tested up to TRL 1.16" in text
+    assert "_generate_and_score_completions(" not in text
 
 
 @pytest.mark.parametrize("case", EQUIVALENCE)
