@@ -7,7 +7,9 @@ uniform allocation, whose expected utility under a Beta prior is known exactly, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +20,7 @@ from .solver.index import solve_index
 from .solver.playout import play_rounds, play_sequential
 from .solver.round_tables import DEEPEST, round_tables
 from .solver.sequential import endgame_moves
+from .solver.threads import run_ranges
 from .utilities import Utility, UtilityFunction, as_utility
 
 
@@ -183,11 +186,20 @@ def _play_adaroll(
     if rounds >= budget:
         index = solve_index(maximum, utility, (a, b))
         index.cover(maximum)
-        policy = (index.short, index.limit, index.depth, tables.by_n, *endgame_moves())
-        return play_sequential(outcomes, budget, a, b, minimum, maximum, *policy)
+        moves = (index.short, index.limit, index.depth, tables.by_n, *endgame_moves())
+        return _play_compiled(play_sequential, outcomes, budget, a, b, minimum, maximum, *moves)
     prices, levels = tables.levels((a, b), min(rounds, DEEPEST))
     shares = np.array([1.0] + [1.0 if k <= DEEPEST else 1.0 / k for k in range(1, rounds + 1)])
-    return play_rounds(outcomes, budget, rounds, a, b, minimum, maximum, levels, prices, tables.terminal, shares)
+    policy = (levels, prices, tables.terminal, shares)
+    return _play_compiled(play_rounds, outcomes, budget, rounds, a, b, minimum, maximum, *policy)
+
+
+def _play_compiled(
+    play: Callable[..., None], outcomes: NDArray[np.int8], *arguments: Any
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    s_end, n_end = np.zeros(outcomes.shape[:2], dtype=np.int64), np.zeros(outcomes.shape[:2], dtype=np.int64)
+    run_ranges(lambda first, end: play(outcomes, *arguments, first, end, s_end, n_end), len(outcomes), 16)
+    return s_end, n_end
 
 
 def _play(

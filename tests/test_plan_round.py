@@ -1,6 +1,7 @@
 """The rounds planner: exact totals, bounds, symmetry, and that it is good."""
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 
 from adaroll_trl.allocators import AllocationState, make_allocator
 from adaroll_trl.simulation import simulate
+from adaroll_trl.solver import index as solver_index
 from adaroll_trl.solver import lagrangian_bound, plan_round, round_tables, solve_joint
+from adaroll_trl.solver import threads as solver_threads
 from adaroll_trl.solver.rounds import round_value
 from adaroll_trl.utilities import UTILITY_NAMES, as_utility
 
@@ -231,3 +234,27 @@ def test_large_tables_are_kept_on_disk(tmp_path, monkeypatch):
     read = round_tables.RoundTables(utility, 24).levels((0.7, 1.1), 3)
     np.testing.assert_array_equal(built[1], read[1])
     assert stamps == [path.stat().st_mtime_ns for path in files]
+
+
+def test_planning_leaves_the_thread_count_of_torch_alone():
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        plan_round([0] * 40, [0] * 40, 320, 3, "std", max_rollouts=30)
+        lagrangian_bound(4, 16)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_tables_are_the_same_with_one_thread_and_with_many(monkeypatch):
+    tables = []
+    for threads in (1, 3):
+        with ThreadPoolExecutor(threads) as pool:
+            monkeypatch.setattr(solver_threads, "_pool", lambda pool=pool, threads=threads: (pool, threads))
+            built = round_tables.RoundTables(as_utility("std"), 30)
+            prices, levels = built.levels((0.6, 1.3), 3)
+            index = solver_index.IndexTable(40, as_utility("mass"), (0.6, 1.3))
+            tables.append((prices.tobytes(), levels.tobytes(), index.short.tobytes(), index.limit.tobytes()))
+    assert tables[0] == tables[1]

@@ -7,16 +7,17 @@ rollouts, each layer's states and their probabilities follow from the last one's
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from numpy.typing import NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
 from .compiled import compile_once
 from .index import check_prior, solve_index, utility_by_n
 from .sequential import choose, endgame_moves
+from .threads import run_ranges
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, nogil=True)
 def _choices(
     s: NDArray,
     n: NDArray,
@@ -28,13 +29,31 @@ def _choices(
     first: NDArray,
     drawn: NDArray,
     after: NDArray,
-) -> NDArray:
-    """The policy's prompt in each of many states, shape (states, prompts) -> (states,)."""
+    begin: int,
+    end: int,
+    chosen: NDArray,
+) -> None:
+    """The policy's prompt in the states begin .. end - 1, shape (states, prompts) -> (states,)."""
     size = by_n.shape[0] - 1
-    chosen = np.empty(s.shape[0], dtype=np.int64)
     alpha, beta = np.full(s.shape[1], a), np.full(s.shape[1], b)
-    for i in prange(s.shape[0]):
+    for i in range(begin, end):
         chosen[i] = choose(index[i], s[i], n[i], alpha, beta, size - n[i], left, by_n, first, drawn, after)
+
+
+def _choose_all(
+    s: NDArray[np.int64],
+    n: NDArray[np.int64],
+    prior: tuple[float, float],
+    index: NDArray[np.float64],
+    left: int,
+    by_n: NDArray[np.float64],
+) -> NDArray[np.int64]:
+    chosen = np.empty(len(s), dtype=np.int64)
+
+    def choose_some(first: int, end: int) -> None:
+        _choices(s, n, prior[0], prior[1], index, left, by_n, *endgame_moves(), first, end, chosen)
+
+    run_ranges(choose_some, len(s), 64)
     return chosen
 
 
@@ -67,7 +86,7 @@ def sequential_value(
     for left in range(budget, 0, -1):
         n, s = states // (size + 1), states % (size + 1)
         index = table.index(s, n - s, np.minimum(left, size - n))
-        chosen = _choices(s, n, a, b, index, left, by_n, *endgame_moves())
+        chosen = _choose_all(s, n, (a, b), index, left, by_n)
         row = np.arange(len(states))
         q = (a + s[row, chosen]) / (a + b + n[row, chosen])
         won, lost = states.copy(), states.copy()

@@ -27,14 +27,16 @@ Memory: 4 N^2 (band + 2) bytes.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
 from .compiled import compile_once
+from .progress import BuildProgress
+from .threads import run_ranges
 
 BAND = 64  # horizons up to this are computed at once
 
@@ -102,39 +104,61 @@ def _solve_state(
     return x, depth
 
 
-@njit(cache=True, parallel=True)
-def _index_tables(a: float, b: float, by_n: NDArray, band: int, symmetric: bool) -> tuple[NDArray, NDArray, NDArray]:
+@njit(cache=True, nogil=True)
+def _solve_layer(
+    n: int,
+    begin: int,
+    end: int,
+    a: float,
+    b: float,
+    by_n: NDArray,
+    symmetric: bool,
+    short: NDArray,
+    limit: NDArray,
+    depth: NDArray,
+) -> None:
+    """The indices of the states (s, n - s), s = begin .. end - 1, from those with more rollouts."""
+    size = by_n.shape[0] - 1
+    work = np.zeros((2, size + 2))
+    for s in range(begin, end):
+        state = n * (n + 1) // 2 + s
+        mirror = state + n - 2 * s if symmetric else state
+        q = (a + s) / (a + b + n)
+        x = q * by_n[n + 1, s + 1] + (1.0 - q) * by_n[n + 1, s] - by_n[n, s]
+        last, deepest = _solve_state(s, n, size - n, x, a, b, by_n, limit, 0, work)
+        limit[0, state] = last
+        limit[0, mirror] = last
+        depth[state] = deepest
+        depth[mirror] = deepest
+        for r in range(1, short.shape[0] + 1):
+            if r >= deepest:
+                x = last
+            elif r > 1:
+                x, _ = _solve_state(s, n, r, x, a, b, by_n, short, 1, work)
+            short[r - 1, state] = x
+            short[r - 1, mirror] = x
+
+
+def _index_tables(
+    a: float, b: float, by_n: NDArray[np.float64], band: int, symmetric: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Indices of all states with n < size rollouts; state (s, n - s) has number n (n + 1) / 2 + s.
 
     `by_n[n, s]` is U(s, n - s). `symmetric` says that a = b and U(s, f) = U(f, s): half of the states are mirrored.
 
-    Returns `short` of shape (band, states) for r = 1 .. band, `limit` of shape (1, states) for r = size - n, and
+    Returns `short` of shape (band, states) for r = 1 .. band, `limit` of shape (states,) for r = size - n, and
     `depth` of shape (states,): the r from which on the index is the limit.
     """
     size = by_n.shape[0] - 1
     states = size * (size + 1) // 2
-    short = np.empty((band, states))
-    limit = np.empty((1, states))
+    short, limit = np.empty((band, states)), np.empty((1, states))
     depth = np.empty(states, dtype=np.int64)
-    for n in range(size - 1, -1, -1):
-        for s in prange(n // 2 + 1 if symmetric else n + 1):
-            work = np.zeros((2, size + 2))
-            state = n * (n + 1) // 2 + s
-            mirror = state + n - 2 * s if symmetric else state
-            q = (a + s) / (a + b + n)
-            x = q * by_n[n + 1, s + 1] + (1.0 - q) * by_n[n + 1, s] - by_n[n, s]
-            last, deepest = _solve_state(s, n, size - n, x, a, b, by_n, limit, 0, work)
-            limit[0, state] = last
-            limit[0, mirror] = last
-            depth[state] = deepest
-            depth[mirror] = deepest
-            for r in range(1, band + 1):
-                if r >= deepest:
-                    x = last
-                elif r > 1:
-                    x, _ = _solve_state(s, n, r, x, a, b, by_n, short, 1, work)
-                short[r - 1, state] = x
-                short[r - 1, mirror] = x
+    tables = (a, b, by_n, symmetric, short, limit, depth)
+    with BuildProgress(f"index table, groups of up to {size}", states) as progress:
+        for n in range(size - 1, -1, -1):
+            layer = partial(_solve_layer, n)
+            run_ranges(lambda first, end, f=layer: f(first, end, *tables), n // 2 + 1 if symmetric else n + 1, 8)  # type: ignore[misc]
+            progress.advance(n + 1)
     return short, limit[0], depth
 
 
@@ -165,11 +189,6 @@ class IndexTable:
         horizon = min(horizon, int(self.depth.max()))
         if horizon > self.band:
             self._extend(min(self.max_rollouts, max(horizon, 2 * self.band)))
-
-    @property
-    def largest(self) -> float:
-        """The largest index of the whole table: above this price nothing is worth its price."""
-        return float(self.limit.max())
 
     def index(self, successes: ArrayLike, failures: ArrayLike, remaining: ArrayLike) -> NDArray[np.float64]:
         """The index I(s, f; r), broadcast over the arguments.

@@ -7,7 +7,7 @@ outcomes, so differences between them have a small variance.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from numpy.typing import NDArray
 
 from .knapsack import solve_knapsack
@@ -35,7 +35,7 @@ def _last_round(
     return solve_knapsack(values[member], np.maximum(minimum - n, 0), high, left)
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, nogil=True)
 def play_rounds(
     outcomes: NDArray,
     budget: int,
@@ -48,17 +48,20 @@ def play_rounds(
     prices: NDArray,
     terminal: NDArray,
     shares: NDArray,
-) -> tuple[NDArray, NDArray]:
-    """Successes and rollouts of every prompt at the end, shape (batches, prompts), under the rounds planner.
+    begin: int,
+    end: int,
+    s_end: NDArray,
+    n_end: NDArray,
+) -> None:
+    """Play the batches begin .. end - 1 under the rounds planner.
 
+    Adds to `s_end` and `n_end`, successes and rollouts of every prompt at the end, shape (batches, prompts).
     `levels[k]` is W^k for the common prior, shape (1, prices, states); `shares[k]` limits a round with k rounds left.
     """
-    batches, prompts = outcomes.shape[0], outcomes.shape[1]
-    s_end = np.zeros((batches, prompts), dtype=np.int64)
-    n_end = np.zeros((batches, prompts), dtype=np.int64)
+    prompts = outcomes.shape[1]
     alpha, beta = np.full(prompts, a), np.full(prompts, b)
     nodes, weights = np.zeros((prompts, 1), dtype=np.int64), np.ones((prompts, 1))
-    for batch in prange(batches):
+    for batch in range(begin, end):
         s, n = s_end[batch], n_end[batch]
         left = budget
         for k in range(rounds, 0, -1):
@@ -73,10 +76,9 @@ def play_rounds(
                 )
             _reveal(outcomes[batch], s, n, counts)
             left -= counts.sum()
-    return s_end, n_end
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, nogil=True)
 def play_sequential(
     outcomes: NDArray,
     budget: int,
@@ -91,13 +93,15 @@ def play_sequential(
     first: NDArray,
     drawn: NDArray,
     after: NDArray,
-) -> tuple[NDArray, NDArray]:
+    begin: int,
+    end: int,
+    s_end: NDArray,
+    n_end: NDArray,
+) -> None:
     """The same under the index policy with its endgame, one rollout at a time."""
-    batches, prompts = outcomes.shape[0], outcomes.shape[1]
-    s_end = np.zeros((batches, prompts), dtype=np.int64)
-    n_end = np.zeros((batches, prompts), dtype=np.int64)
+    prompts = outcomes.shape[1]
     alpha, beta = np.full(prompts, a), np.full(prompts, b)
-    for batch in prange(batches):
+    for batch in range(begin, end):
         s, n = s_end[batch], n_end[batch]
         index = np.empty(prompts)
         _reveal(outcomes[batch], s, n, np.full(prompts, minimum))
@@ -114,4 +118,3 @@ def play_sequential(
             i = choose(index, s, n, alpha, beta, maximum - n, left, by_n, first, drawn, after)
             s[i] += outcomes[batch, i, n[i]]
             n[i] += 1
-    return s_end, n_end

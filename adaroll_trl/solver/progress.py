@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import Any
@@ -27,6 +28,7 @@ class BuildProgress:
         self._total = max(1, total)
         self._show = sys.stderr.isatty() if show is None else show
         self._done = 0
+        self._mutex = threading.Lock()
         self._started = time.monotonic()
         self._bar: Any = None
         self._task: Any = None
@@ -41,12 +43,13 @@ class BuildProgress:
             self._bar.stop()
 
     def advance(self, amount: int) -> None:
-        """Marks `amount` more units as done."""
-        self._done += amount
-        if self._bar is None and self._show and time.monotonic() - self._started > SHOW_AFTER_SECONDS:
-            self._open()
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self._done)
+        """Marks `amount` more units as done; may be called from several threads."""
+        with self._mutex:
+            self._done += amount
+            if self._bar is None and self._show and time.monotonic() - self._started > SHOW_AFTER_SECONDS:
+                self._open()
+            if self._bar is not None:
+                self._bar.update(self._task, completed=self._done)
 
     def _open(self) -> None:
         from rich.console import Console

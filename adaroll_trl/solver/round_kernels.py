@@ -17,7 +17,7 @@ all alike, or a utility that does not saturate), just so many prompts take the l
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from numpy.typing import NDArray
 
 TIE = 1e-9  # relative tolerance under which two plans count as equally good
@@ -41,114 +41,107 @@ def _dot(p: NDArray, w: NDArray, length: int) -> float:
     return total
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True)
+def _beta_binomial(pmf: NDArray, m: int, alpha: float, beta: float, none: float) -> None:
+    """pmf[x] for x = 0 .. m successes in m rollouts, given pmf[0] = `none`."""
+    pmf[0] = none
+    for x in range(m):
+        pmf[x + 1] = pmf[x] * ((m - x) * (alpha + x) / ((x + 1) * (beta + m - x - 1)))
+
+
+@njit(cache=True, nogil=True)
 def fill_level(
-    a: float, b: float, prices: NDArray, previous: NDArray, size: int, first: int, end: int, level: NDArray
+    a: float,
+    b: float,
+    prices: NDArray,
+    previous: NDArray,
+    size: int,
+    sizes: NDArray,
+    first: int,
+    end: int,
+    level: NDArray,
 ) -> None:
-    """W^k of the states first .. end - 1, from W^{k-1}; both of shape (prices, states), states with n <= size."""
-    for state in prange(first, end):
+    """W^k of the states first .. end - 1, from W^{k-1}; both of shape (prices, states), states with n <= size.
+
+    `sizes` holds the m that a round may take, ascending.
+    """
+    pmf = np.zeros(size + 2)
+    for state in range(first, end):
         n = int((np.sqrt(8.0 * state + 1.0) - 1.0) / 2.0)
         s = state - n * (n + 1) // 2
-        pmf = np.zeros(size + 2)
-        pmf[0] = 1.0
         for i in range(prices.size):
             level[i, state] = previous[i, state]
-        for m in range(1, size - n + 1):
-            polya_step(pmf, m - 1, a + s, b + n - s)
+        none, drawn = 1.0, 0
+        for m in sizes:
+            if n + m > size:
+                break
+            while drawn < m:
+                none *= (b + n - s + drawn) / (a + b + n + drawn)
+                drawn += 1
+            _beta_binomial(pmf, m, a + s, b + n - s, none)
             start = (n + m) * (n + m + 1) // 2 + s
             for i in range(prices.size):
                 value = _dot(pmf, previous[i, start:], m + 1) - prices[i] * m
                 level[i, state] = max(level[i, state], value)
 
 
-@njit(cache=True)
-def _one_price_level(
-    a: float, b: float, price: float, value: NDArray, time: NDArray, size: int
-) -> tuple[NDArray, NDArray, float, float]:
-    """W^k and the rollouts its best plan takes, for every state, from those of k - 1 at one price.
-
-    Also returns the same two for the best plan m >= 1 in the state without rollouts.
-    """
-    new_value, new_time = value.copy(), time.copy()
-    first_value, first_time = -np.inf, 0.0
-    pmf = np.zeros(size + 2)
-    for n in range(size + 1):
-        for s in range(n + 1):
-            pmf[:] = 0.0
-            pmf[0] = 1.0
-            state = n * (n + 1) // 2 + s
-            for m in range(1, size - n + 1):
-                polya_step(pmf, m - 1, a + s, b + n - s)
-                start = (n + m) * (n + m + 1) // 2 + s
-                v = _dot(pmf, value[start:], m + 1) - price * m
-                if v > new_value[state]:
-                    new_value[state] = v
-                    new_time[state] = m + _dot(pmf, time[start:], m + 1)
-                if n == 0 and v > first_value:
-                    first_value, first_time = v, m + _dot(pmf, time[start:], m + 1)
-    return new_value, new_time, first_value, first_time
-
-
-@njit(cache=True)
-def starting_price(a: float, b: float, rounds: int, terminal: NDArray, size: int, price: float) -> float:
-    """The highest price at which a prompt without rollouts is worth starting with this many rounds left.
-
-    Newton's iteration on the value of starting, a convex function of the price, from a lower bound `price`.
-    """
-    for _ in range(60):
-        value, time = terminal.copy(), np.zeros(terminal.size)
-        first_value, first_time = 0.0, 1.0
-        for _ in range(rounds):
-            value, time, first_value, first_time = _one_price_level(a, b, price, value, time, size)
-        step = (first_value - terminal[0]) / first_time
-        if step <= 1e-13 * max(abs(price), 1e-6):
-            break
-        price += step
-    return price
-
-
-@njit(cache=True)
-def _plan_values(
-    s: int,
-    n: int,
+@njit(cache=True, nogil=True)
+def fill_level_at_price(
     a: float,
     b: float,
-    top: int,
-    nodes: NDArray,
-    weights: NDArray,
-    level: NDArray,
-    i: int,
-    out: NDArray,
+    price: float,
+    value: NDArray,
+    time: NDArray,
+    size: int,
+    sizes: NDArray,
+    first: int,
+    end: int,
+    new_value: NDArray,
+    new_time: NDArray,
+    start_now: NDArray,
 ) -> None:
-    """out[m] = E[ W^{k-1} at price number i after m more rollouts ], for m = 0 .. top."""
-    pmf = np.zeros(top + 2)
+    """At one price: W^k and the rollouts its best plan takes, of the states first .. end - 1, from those of k - 1.
+
+    `start_now` gets the same two for the best plan m >= 1 in the state without rollouts.
+    """
+    pmf = np.zeros(size + 2)
+    for state in range(first, end):
+        n = int((np.sqrt(8.0 * state + 1.0) - 1.0) / 2.0)
+        s = state - n * (n + 1) // 2
+        new_value[state], new_time[state] = value[state], time[state]
+        none, drawn = 1.0, 0
+        for m in sizes:
+            if n + m > size:
+                break
+            while drawn < m:
+                none *= (b + n - s + drawn) / (a + b + n + drawn)
+                drawn += 1
+            _beta_binomial(pmf, m, a + s, b + n - s, none)
+            start = (n + m) * (n + m + 1) // 2 + s
+            v = _dot(pmf, value[start:], m + 1) - price * m
+            if v > new_value[state]:
+                new_value[state] = v
+                new_time[state] = m + _dot(pmf, time[start:], m + 1)
+            if state == 0 and v > start_now[0]:
+                start_now[0], start_now[1] = v, m + _dot(pmf, time[start:], m + 1)
+
+
+@njit(cache=True, fastmath={"reassoc", "nsz"})
+def _add_scaled(out: NDArray, weight: float, row: NDArray) -> None:
+    # Loops that start at 0 over slices: with a start that is not known to be positive, numba has to allow for indices
+    # from the end, and the loop is no longer vectorised (six times slower).
+    for k in range(out.size):
+        out[k] += weight * row[k]
+
+
+@njit(cache=True)
+def _plan_values(s: int, n: int, a: float, b: float, top: int, row: NDArray, pmf: NDArray, out: NDArray) -> None:
+    """out[m] = E[ row at the state after m more rollouts ], for m = 0 .. top; `pmf` is work space."""
     pmf[0] = 1.0
-    for m in range(top + 1):
-        if m:
-            polya_step(pmf, m - 1, a + s, b + n - s)
-        start = (n + m) * (n + m + 1) // 2 + s
-        value = 0.0
-        for j in range(nodes.size):
-            if weights[j] > 0.0:
-                value += weights[j] * _dot(pmf, level[nodes[j], i, start:], m + 1)
-        out[m] = value
-
-
-@njit(cache=True, parallel=True)
-def _many_plan_values(
-    s: NDArray,
-    n: NDArray,
-    a: NDArray,
-    b: NDArray,
-    high: NDArray,
-    nodes: NDArray,
-    weights: NDArray,
-    level: NDArray,
-    i: int,
-    out: NDArray,
-) -> None:
-    for c in prange(s.size):
-        _plan_values(s[c], n[c], a[c], b[c], high[c], nodes[c], weights[c], level, i, out[c])
+    out[0] = row[n * (n + 1) // 2 + s]
+    for m in range(1, top + 1):
+        polya_step(pmf, m - 1, a + s, b + n - s)
+        out[m] = _dot(pmf, row[(n + m) * (n + m + 1) // 2 + s :], m + 1)
 
 
 @njit(cache=True)
@@ -164,12 +157,19 @@ def all_plan_values(
     i: int,
     out: NDArray,
 ) -> None:
-    """`_plan_values` for every class of prompts, into out of shape (classes, max(high) + 1)."""
-    if s.size >= 256:  # below that, starting threads costs more than they save
-        _many_plan_values(s, n, a, b, high, nodes, weights, level, i, out)
-    else:
-        for c in range(s.size):
-            _plan_values(s[c], n[c], a[c], b[c], high[c], nodes[c], weights[c], level, i, out[c])
+    """For every class: out[c, m] = E[ W^{k-1} at price number i after m more rollouts ], m = 0 .. high[c]."""
+    mixed, pmf = np.empty(level.shape[2]), np.empty(high.max() + 2)
+    for c in range(s.size):
+        if nodes.shape[1] == 1:
+            _plan_values(s[c], n[c], a[c], b[c], high[c], level[nodes[c, 0], i], pmf, out[c])
+            continue
+        last = n[c] + high[c]
+        reach = slice(n[c] * (n[c] + 1) // 2, (last + 1) * (last + 2) // 2)
+        mixed[reach] = 0.0
+        for j in range(nodes.shape[1]):
+            if weights[c, j] > 0.0:
+                _add_scaled(mixed[reach], weights[c, j], level[nodes[c, j], i, reach])
+        _plan_values(s[c], n[c], a[c], b[c], high[c], mixed, pmf, out[c])
 
 
 @njit(cache=True)
@@ -298,10 +298,15 @@ def _search(
     left, right = np.zeros((s.size, width)), np.zeros((s.size, width))
     begin, end = 0, prices.size - 2
     i, step, bracketed = guess, 1, False
-    went = 0
+    known, went = -9, 0  # the cell whose ends are in `left` and `right`; the last step's direction
     while True:
-        all_plan_values(s, n, a, b, high, nodes, weights, level, i, left)
-        all_plan_values(s, n, a, b, high, nodes, weights, level, i + 1, right)
+        if known in (i - 1, i + 1):  # of two neighbouring cells one end is the same
+            left, right = right, left
+        if known != i - 1:
+            all_plan_values(s, n, a, b, high, nodes, weights, level, i, left)
+        if known != i + 1:
+            all_plan_values(s, n, a, b, high, nodes, weights, level, i + 1, right)
+        known = i
         x0, x1 = prices[i], prices[i + 1]
         if begin < end and expected_rollouts(left, right, low, high, copies, x0, x1, 1.0) > budget:
             begin, direction = i + 1, 1

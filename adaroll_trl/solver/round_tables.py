@@ -8,6 +8,8 @@ log2 beta), between tables on a mesh of ratio 2; the step at hand always uses th
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -15,17 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..utilities import Utility
-from .index import solve_index, utility_by_n
+from .index import utility_by_n
 from .progress import BuildProgress
-from .round_kernels import fill_level, starting_price
+from .round_kernels import fill_level, fill_level_at_price
 from .store import Arrays, TableStore
+from .threads import run_ranges
 
 EXACT_PRIORS = 4  # up to this many distinct priors get tables of their own
 MESH_LOW, MESH_HIGH = -4, 7  # the mesh spans alpha, beta = 2^-4 .. 2^7; priors outside are moved to its edge
 DEEPEST = 12  # with more rounds left, the continuation of this many stands for the rest
-_PRICES_EXACT, _PRICES_MESH = 120, 48
+_PRICES_EXACT, _PRICES_MESH = 160, 64
+_EVERY_NEGATIVE = 4  # prices below 0 matter where a maximum leaves little choice: a coarser grid will do
+_EVERY_SIZE_TO = 64
 _STORED_FROM = 96  # tables for groups this large take seconds and are kept on disk
-_STATES_A_STEP = 1024  # between two updates of the progress bar
 _WIDTH = MESH_HIGH - MESH_LOW + 1
 
 Priors: TypeAlias = tuple[tuple[float, float], ...]
@@ -34,19 +38,23 @@ Priors: TypeAlias = tuple[tuple[float, float], ...]
 def price_grid(utility: Utility, size: int, points: int) -> NDArray[np.float64]:
     """Prices from 'always go on' to 'never go on', ascending, denser towards 0.
 
-    Above the largest index nothing is worth its price; below minus the largest change by one rollout, all is.
+    One rollout changes the utility by `most` at the most: above that nothing is worth its price, below minus that all.
     """
-    top = float(solve_index(size, utility).largest)
     table = utility.table(size)
     inside = np.add.outer(np.arange(size), np.arange(size)) < size
     change = np.maximum(np.abs(np.diff(table, axis=0)[:, :-1]), np.abs(np.diff(table, axis=1)[:-1, :]))
-    bottom = float(change[inside].max())
-    if bottom == 0.0:  # a constant utility: any prices do
-        top = bottom = 1.0
-    top = max(top, bottom * 1e-3) * 1.001
-    positive = np.geomspace(top * 1e-3, top, points)
-    negative = -np.geomspace(bottom, top * 1e-3, points // 3) if bottom > top * 1e-3 else np.array([-bottom])
-    return np.concatenate([negative, [0.0], positive])
+    most = float(change[inside].max()) or 1.0  # of a constant utility: any prices do
+    positive = np.geomspace(most * 1e-4, most, points)
+    return np.concatenate([-positive[::-_EVERY_NEGATIVE], [0.0], positive])
+
+
+def round_sizes(size: int) -> NDArray[np.int64]:
+    """The m among which later rounds choose: every one up to 64 rollouts a prompt, else every one up to 16 and then
+    steps of an eighth, since a round's value is flat around its best m and the work grows with the fourth power."""
+    if size <= _EVERY_SIZE_TO:
+        return np.arange(1, size + 1)
+    steps = np.geomspace(16, size, math.ceil(math.log(size / 16) / math.log(9 / 8)) + 1)
+    return np.unique(np.concatenate([np.arange(1, 17), np.round(steps).astype(np.int64)]))
 
 
 class RoundTables:
@@ -58,36 +66,76 @@ class RoundTables:
         self.by_n = utility_by_n(utility.table(size))
         n, s = np.tril_indices(size + 1)
         self.terminal = np.ascontiguousarray(self.by_n[n, s])[None, None, :]
+        self._sizes = round_sizes(size)
         self._grids: dict[Priors, NDArray[np.float64]] = {}
+        self._deepest: dict[Priors, int] = {}  # how many rounds each grid is made for
         self._stacks: dict[tuple[Priors, int], NDArray[np.float64]] = {}
         self._mesh_stacks: dict[int, tuple[NDArray[np.float64], dict[int, int]]] = {}
 
-    def _grid(self, priors: Priors) -> NDArray[np.float64]:
-        """Prices for the tables of these priors; () is the mesh.
+    def _grid(self, priors: Priors, rounds: int) -> NDArray[np.float64]:
+        """Prices for the tables of these priors, for at least so many rounds; () is the mesh.
 
         The prices at which prompts without rollouts start to be worth it are points of the grid: a batch begins with
         all prompts there, so its best price is one of them whenever only part of the batch is to be started, and
         interpolation across that kink would make waiting look better than it is.
         """
-        if priors not in self._grids:
+        if priors not in self._grids or self._deepest.get(priors, DEEPEST) < rounds:
             grid = price_grid(self.utility, self.size, _PRICES_EXACT if priors else _PRICES_MESH)
             for prior in priors:
-                price = 0.0 if grid[-1] > 0 else grid[0]
-                for rounds in range(1, DEEPEST + 1):
-                    price = starting_price(*prior, rounds, self.terminal[0, 0], self.size, price)
+                price = grid[0]
+                for deep in range(1, rounds + 1):
+                    price = self._starting_price(prior, deep, price)
                     grid = np.append(grid, price)
             self._grids[priors] = np.unique(grid)
+            self._deepest[priors] = rounds if priors else DEEPEST
+            self._stacks = {key: stack for key, stack in self._stacks.items() if key[0] != priors}
         return self._grids[priors]
+
+    def _starting_price(self, prior: tuple[float, float], rounds: int, price: float) -> float:
+        """The highest price at which a prompt without rollouts is worth starting with this many rounds left.
+
+        Newton's iteration on the value of starting, a convex function of the price, from a lower bound `price`.
+        """
+        terminal = self.terminal[0, 0]
+        for _ in range(60):
+            value, time, start_now = terminal, np.zeros(terminal.size), np.array([-np.inf, 1.0])
+            for _ in range(rounds):
+                value, time, start_now = self._level_at_price(prior, price, value, time)
+            step = float((start_now[0] - terminal[0]) / start_now[1])
+            if step <= 1e-13 * max(abs(price), 1e-6):
+                break
+            price += step
+        return price
+
+    def _level_at_price(
+        self, prior: tuple[float, float], price: float, value: NDArray[np.float64], time: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """One more round at one price, see `fill_level_at_price`."""
+        new_value, new_time, start_now = np.empty_like(value), np.empty_like(time), np.array([-np.inf, 1.0])
+
+        def fill(first: int, end: int) -> None:
+            a, b = prior
+            fill_level_at_price(
+                a, b, price, value, time, self.size, self._sizes, first, end, new_value, new_time, start_now
+            )
+
+        self._run(fill)
+        return new_value, new_time, start_now
+
+    def _run(self, kernel: Callable[[int, int], object]) -> None:
+        """Over all states, on several threads where that pays."""
+        states = self.terminal.shape[2]
+        run_ranges(kernel, states, states if self.size <= 24 else 64)
 
     def _stack(self, priors: Priors, rounds: int) -> NDArray[np.float64]:
         """W^rounds of several priors, shape (priors, prices, states)."""
         key = (priors, rounds)
         if key not in self._stacks:
             if rounds == 0:
-                shape = (len(priors), self._grid(priors).size, self.terminal.shape[2])
+                shape = (len(priors), self._grids[priors].size, self.terminal.shape[2])
                 self._stacks[key] = np.ascontiguousarray(np.broadcast_to(self.terminal, shape))
             else:
-                previous, prices = self._stack(priors, rounds - 1), self._grid(priors)
+                previous, prices = self._stack(priors, rounds - 1), self._grids[priors]
                 levels = [self._next_level(p, prices, w, rounds) for p, w in zip(priors, previous, strict=True)]
                 self._stacks[key] = np.stack(levels)
         return self._stacks[key]
@@ -101,10 +149,12 @@ class RoundTables:
             level = np.empty_like(previous)
             label = f"rounds table, groups of up to {self.size}, {rounds} rounds"
             with BuildProgress(label, previous.shape[1]) as progress:
-                for first in range(0, previous.shape[1], _STATES_A_STEP):
-                    end = min(first + _STATES_A_STEP, previous.shape[1])
-                    fill_level(*prior, prices, previous, self.size, first, end, level)
+
+                def fill(first: int, end: int) -> None:
+                    fill_level(*prior, prices, previous, self.size, self._sizes, first, end, level)
                     progress.advance(end - first)
+
+                self._run(fill)
             return {"level": level}
 
         if self.size < _STORED_FROM or not self.utility.persistent:
@@ -120,7 +170,7 @@ class RoundTables:
         missing = [node for node in nodes.tolist() if node not in place]
         if missing:
             priors = [(2.0 ** (MESH_LOW + node // _WIDTH), 2.0 ** (MESH_LOW + node % _WIDTH)) for node in missing]
-            prices = self._grid(())
+            prices = self._grid((), rounds)
             if rounds == 0:
                 new = [np.broadcast_to(self.terminal[0], (prices.size, self.terminal.shape[2]))] * len(missing)
             else:
@@ -133,7 +183,8 @@ class RoundTables:
 
     def levels(self, prior: tuple[float, float], rounds: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The prices, and W^0 .. W^(rounds - 1) of one prior, shape (rounds, 1, prices, states)."""
-        return self._grid((prior,)), np.stack([self._stack((prior,), k) for k in range(rounds)])
+        grid = self._grid(((float(prior[0]), float(prior[1])),), rounds)
+        return grid, np.stack([self._stack((prior,), k) for k in range(rounds)])
 
     def continuation(
         self, alpha: NDArray[np.float64], beta: NDArray[np.float64], rounds: int
@@ -147,11 +198,12 @@ class RoundTables:
         if len(pairs) <= EXACT_PRIORS:
             priors = tuple((float(a), float(b)) for a, b in pairs)
             nodes = inverse.reshape(-1, 1).astype(np.int64)
-            return self._grid(priors), self._stack(priors, rounds), nodes, np.ones(nodes.shape)
+            grid = self._grid(priors, rounds + 1)
+            return grid, self._stack(priors, rounds), nodes, np.ones(nodes.shape)
         numbers, weights = _mesh(alpha, beta)
         used, nodes = np.unique(numbers, return_inverse=True)
         stack, place = self._mesh_stack(used, rounds)
-        return self._grid(()), stack, place[nodes].reshape(numbers.shape), weights
+        return self._grid((), rounds + 1), stack, place[nodes].reshape(numbers.shape), weights
 
 
 def _mesh(alpha: NDArray[np.float64], beta: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
