@@ -186,8 +186,6 @@ def run_demo(options: argparse.Namespace) -> int:
 def _set_threads(threads: int | None) -> None:
     if threads is None:
         return
-    # Numba's kernels must not have more than torch: where both use OpenMP they share the number, and numba sets it.
-    os.environ.setdefault("NUMBA_NUM_THREADS", str(threads))
     import torch
 
     torch.set_num_threads(threads)
