@@ -59,7 +59,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "prompt_ids": {"dataset": sums_dataset(48).add_column("prompt_id", list(range(48))), "belief_decay": 0.5},
     "entropy_bonus": {"entropy_coef": 0.01},
     "adaptive_entropy": {"use_adaptive_entropy": True, "entropy_coef": 0.01},
-    "sapo": {"loss_type": "sapo"},
+    **{loss: {"loss_type": loss} for loss in ("grpo", "bnpo", "dr_grpo", "cispo", "sapo")},
     "sequence_level": {"loss_type": "luspo", "importance_sampling_level": "sequence"},
     "vespo": {"loss_type": "vespo", "num_iterations": 2, "max_steps": 8},
     "off_policy_mask": {"off_policy_mask_threshold": 0.5, "num_iterations": 2, "max_steps": 8},

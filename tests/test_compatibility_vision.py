@@ -1,4 +1,4 @@
-"""Images in the prompt, with tiny LLaVA and Gemma 3 models: each image stays with its prompt through the rounds."""
+"""Images in the prompt, with tiny LLaVA, Gemma 3 and Qwen2-VL: each image stays with its prompt through the rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from tests.compatibility import BUDGET, adaptive, check_run, number_in, parity
 from tests.tiny import FixedCounts, prompts_of
-from tests.vision import build_vision_dir, picture, pictures_dataset
+from tests.vision import build_qwen2_vl, build_vision_dir, picture, pictures_dataset
 
 
 @pytest.fixture(scope="module", params=["llava", "gemma3"])
@@ -86,3 +86,24 @@ def test_images_in_the_messages_and_their_beliefs(vision_dir, tmp_path):
     trainer = adaptive(vision_dir, tmp_path, reward=by_tokens, **{**options, "dataset": same_text})
     trainer.train()
     assert len(trainer._beliefs.state_dict()) == 4
+
+
+def test_images_with_a_number_of_patches_of_their_own(tmp_path):
+    """Qwen2-VL stacks the patches of all images: rounds must hand each row its own."""
+    model, processor = build_qwen2_vl()
+    model.save_pretrained(tmp_path / "model")
+    kwargs = {"processing_class": processor}
+    trainer = adaptive(tmp_path / "model", tmp_path, dataset=pictures_dataset(24, "images"), trainer_kwargs=kwargs)
+    for output in check_run(trainer):
+        patches = output["image_grid_thw"].prod(dim=1).tolist()
+        assert len(set(patches)) > 1
+        assert output["pixel_values"].shape[0] == sum(patches)
+        images = iter(torch.split(output["pixel_values"], patches))
+        for ids, count in zip(prompts_of(output), output["num_images"], strict=True):
+            number = number_in(processor.tokenizer.decode(ids))
+            expected = processor.image_processor(images=[picture(number)], return_tensors="pt")["pixel_values"]
+            for _ in range(count):
+                torch.testing.assert_close(next(images), expected)
+        assert output["mm_token_type_ids"].sum() == sum(
+            ids.count(processor.image_token_id) for ids in prompts_of(output)
+        )

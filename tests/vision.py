@@ -20,6 +20,11 @@ from transformers import (
     LlavaImageProcessor,
     LlavaProcessor,
     PreTrainedTokenizerFast,
+    ProcessorMixin,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Qwen2VLImageProcessor,
+    Qwen2VLProcessor,
     SiglipVisionConfig,
     set_seed,
 )
@@ -123,13 +128,43 @@ def _gemma3() -> tuple[Any, Any]:
     return Gemma3ForConditionalGeneration(config), processor
 
 
+class ImagesOnlyQwen2VLProcessor(Qwen2VLProcessor):
+    """Qwen2-VL's processor without its video processor, which needs torchvision."""
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None, chat_template: Any = None) -> None:
+        self.image_token, self.image_token_id = tokenizer.image_token, tokenizer.image_token_id
+        self.video_token, self.video_token_id = tokenizer.video_token, tokenizer.video_token_id
+        ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
+
+
+def build_qwen2_vl() -> tuple[Any, Any]:
+    """A tiny Qwen2-VL, whose images have as many patches as their size asks for."""
+    tokenizer = _tokenizer(image_token="<|image_pad|>", video_token="<|video_pad|>", start="<|vision_start|>")
+    processor = ImagesOnlyQwen2VLProcessor(
+        Qwen2VLImageProcessor(min_pixels=28 * 28, max_pixels=84 * 84),
+        tokenizer,
+        CHAT_TEMPLATE.replace("IMAGE", "<|vision_start|><|image_pad|>"),
+    )
+    set_seed(0)
+    text = {**_TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 6]}}
+    del text["head_dim"]
+    config = Qwen2VLConfig(
+        text_config={**text, "hidden_size": 64, "vocab_size": len(tokenizer), **_ids(tokenizer)},
+        vision_config={"depth": 1, "embed_dim": 16, "hidden_size": 64, "num_heads": 2, "mlp_ratio": 1},
+        image_token_id=tokenizer.image_token_id,
+        video_token_id=tokenizer.video_token_id,
+        vision_start_token_id=tokenizer.convert_tokens_to_ids("<|vision_start|>"),
+    )
+    return Qwen2VLForConditionalGeneration(config), processor
+
+
 def colour(number: int) -> tuple[int, int, int]:
     return (number * 37 % 256, number * 91 % 256, 255 - number * 5)
 
 
-def picture(number: int, side: int = 40) -> Image.Image:
-    """One colour for each number, so that an image tells which prompt it belongs to."""
-    return Image.new("RGB", (side, side + number % 7), colour(number))
+def picture(number: int) -> Image.Image:
+    """One colour and size for each number, so that an image tells which prompt it belongs to."""
+    return Image.new("RGB", (30 + 10 * (number % 4), 40 + number % 7), colour(number))
 
 
 def pictures_dataset(size: int, column: str = "image", some_without: bool = False) -> Dataset:
