@@ -8,10 +8,13 @@ and stores, the others then load. On a file system without locks the worst case 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 
 from .store import default_directory, hold_lock
+
+logger = logging.getLogger(__name__)
 
 _mutex = threading.RLock()
 _done: set[Callable[[], None]] = set()
@@ -26,6 +29,7 @@ def compile_once(run_all: Callable[[], None]) -> None:
     with _mutex:
         if run_all in _done:
             return
+        logger.info("compiling or loading the solver's kernels; compiling takes about half a minute, once per machine")
         _done.add(run_all)  # before the run: `run_all` itself calls the functions that call this
         if _holding:
             run_all()

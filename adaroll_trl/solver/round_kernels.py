@@ -405,7 +405,6 @@ def _class_bounds(
     return low, high, copies
 
 
-@njit(cache=True)
 def smallest_dual(
     s: NDArray,
     n: NDArray,
@@ -420,19 +419,17 @@ def smallest_dual(
     maximum: int,
     budget: int,
 ) -> float:
-    """The minimum of g: what the plan expects to be worth. Arguments as for `split_round`."""
+    """The minimum of g: what the plan expects to be worth. Arguments as for `split_round`; not compiled itself."""
     member, first = group_prompts(s, n, spent, a, b)
     low, high, copies = _class_bounds(n, spent, member, first, minimum, maximum, budget, level.shape[2])
     left, right, i, share = find_price(
         s[first], n[first], a[first], b[first], low, high, copies, nodes[first], weights[first], level, prices, budget
     )
-    x0, x1 = prices[i], prices[i + 1]
-    total = (x0 + share * (x1 - x0)) * budget
-    at = np.empty(left.shape[1])
-    for c in range(first.size):
-        _at_price(left[c], right[c], high[c], share, x0, x1, at)
-        total += copies[c] * at[low[c] : high[c] + 1].max()
-    return total
+    x = prices[i] + share * (prices[i + 1] - prices[i])
+    m = np.arange(left.shape[1])
+    values = (1.0 - share) * left + share * right - x * m
+    allowed = (m >= low[:, None]) & (m <= high[:, None])
+    return float(copies @ np.where(allowed, values, -np.inf).max(axis=1) + x * budget)
 
 
 @njit(cache=True)

@@ -74,12 +74,13 @@ def plan_round(
     """
     batch = _Batch(successes, failures, rollouts, prior_alpha, prior_beta, min_rollouts, max_rollouts)
     batch.check(rollouts_left, rounds_left, multiple_of)
-    compile_once(_run_kernels)
     tables = round_tables(as_utility(utility), batch.maximum)
     counts = np.zeros(batch.s.size, dtype=np.int64)
     open_ = np.flatnonzero(batch.room > 0)
     part = batch.select(open_)
-    if rounds_left >= rollouts_left and multiple_of == 1 and part.few_priors and not part.low.any():
+    one_by_one = rounds_left >= rollouts_left and multiple_of == 1 and part.few_priors and not part.low.any()
+    compile_once(_run_sequential_kernels if one_by_one else _run_round_kernels)
+    if one_by_one:
         counts[open_[_next_rollout(part, tables, rollouts_left)]] = 1
     elif rounds_left == 1:
         counts[open_] = _last_round(part, tables, rollouts_left)
@@ -111,7 +112,7 @@ def round_value(
     """
     batch = _Batch(successes, failures, rollouts, prior_alpha, prior_beta, min_rollouts, max_rollouts)
     batch.check(rollouts_left, rounds_left, 1)
-    compile_once(_run_kernels)
+    compile_once(_run_round_kernels)
     tables = round_tables(as_utility(utility), batch.maximum)
     settled = batch.room == 0
     total = float(tables.utility(batch.s[settled], (batch.n - batch.s)[settled]).sum())
@@ -125,12 +126,16 @@ def round_value(
     return total + float(smallest_dual(*state, part.minimum, part.maximum, rollouts_left))
 
 
-def _run_kernels() -> None:
+def _run_round_kernels() -> None:
     nothing = np.zeros(EXACT_PRIORS + 1, dtype=np.int64)
     for prior in (1.0, 1.0 + np.arange(nothing.size)):
-        for rounds in (1, 2, nothing.size):
+        for rounds in (1, 2):
             plan_round(nothing, nothing, nothing.size, rounds, prior_alpha=prior, max_rollouts=2)
     round_value(nothing, nothing, nothing.size, 2, max_rollouts=2)
+
+
+def _run_sequential_kernels() -> None:
+    plan_round([0, 0], [0, 0], 2, 2, max_rollouts=2)
 
 
 class _Batch:
