@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..solver.joint import JointTable, solve_joint
-from ..solver.round_kernels import polya_step
+from ..solver.round_values import polya_step
 from ..solver.store import TableStore
 from ..utilities import Utility, UtilityFunction, as_utility
 from .base import AllocationState, Allocator

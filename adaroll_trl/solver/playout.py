@@ -11,7 +11,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .knapsack import solve_knapsack
-from .round_kernels import all_plan_values, group_prompts, split_round
+from .round_split import group_prompts, split_round
+from .round_values import all_plan_values
 from .sequential import choose
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..utilities import Utility
 from .index import utility_by_n
 from .progress import BuildProgress
-from .round_kernels import fill_level, fill_level_at_price
+from .round_values import fill_level, fill_level_at_price
 from .store import Arrays, TableStore
 from .threads import run_ranges
 

@@ -5,7 +5,7 @@ rollouts left the planner (our own; the paper's is not public)
 
 - spends all of R in the last round, as a knapsack on expected utilities, solved exactly (`knapsack`);
 - otherwise puts a price on rollouts, so that prompts separate, and picks the price at which the expected rollouts of
-  all remaining rounds add up to R (`round_kernels`). The round is what the best plans take now at that price;
+  all remaining rounds add up to R (`round_split`). The round is what the best plans take now at that price;
 - with as many rounds as rollouts it decides one rollout at a time (`sequential`).
 
 The relaxation spends R in expectation and is replanned after each round; the sum over rounds is exact.
@@ -22,8 +22,9 @@ from ..utilities import Utility, UtilityFunction, as_utility
 from .compiled import compile_once
 from .index import solve_index
 from .knapsack import solve_knapsack
-from .round_kernels import all_plan_values, smallest_dual, split_round
+from .round_split import smallest_dual, split_round
 from .round_tables import DEEPEST, EXACT_PRIORS, RoundTables, round_tables
+from .round_values import all_plan_values
 from .sequential import choose, endgame_moves
 
 LARGEST_GROUP = 256  # tables grow with the fourth power of the group size
