@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .allocators import AllocationState, Allocator, make_allocator
 from .allocators.adaroll import AdaRollAllocator
+from .solver.compiled import compile_once
 from .solver.index import solve_index
 from .solver.playout import play_rounds, play_sequential
 from .solver.round_tables import DEEPEST, round_tables
@@ -181,6 +182,7 @@ def _play_adaroll(
     utility: Utility,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The planner in compiled code: the counts are those of `plan_round`."""
+    compile_once(_run_kernels)
     tables = round_tables(utility, maximum)
     a, b = (float(x) for x in prior)
     if rounds >= budget:
@@ -192,6 +194,11 @@ def _play_adaroll(
     shares = np.array([1.0] + [1.0 if k <= DEEPEST else 1.0 / k for k in range(1, rounds + 1)])
     policy = (levels, prices, tables.terminal, shares)
     return _play_compiled(play_rounds, outcomes, budget, rounds, a, b, minimum, maximum, *policy)
+
+
+def _run_kernels() -> None:
+    for rounds in (2, 4):
+        simulate("adaroll", 2, 4, rounds, num_batches=2)
 
 
 def _play_compiled(

@@ -85,6 +85,8 @@ def _play_with_priors(utility: str, batches: int, exact_priors: int) -> np.ndarr
             counts = plan_round(s, n - s, left, rounds_left, utility, alpha, beta, max_rollouts=LARGEST)
             s = s + [outcomes[batch, i, n[i] : n[i] + counts[i]].sum() for i in range(16)]
             n, left = n + counts, left - int(counts.sum())
+            if left == 0:  # a round before the last may take the rest
+                break
         values[batch] = as_utility(utility)(s, n - s).sum()
     tables.EXACT_PRIORS = before
     return values
