@@ -31,10 +31,10 @@ def prompt_key(row: Mapping[str, Any]) -> str:
     '17'
     """
     if "prompt_id" in row:
-        if row["prompt_id"] is None:
+        if row["prompt_id"] is None or row["prompt_id"] != row["prompt_id"]:  # NaN differs from itself
             raise ValueError(
-                f"prompt_id is None for the prompt {row.get('prompt')!r}. Fill the `prompt_id` column in every row, "
-                "or remove it: prompts are then told apart by a hash of their text."
+                f"prompt_id is {row['prompt_id']} for the prompt {row.get('prompt')!r}. Fill `prompt_id` in "
+                "every row, or remove it: prompts are then told apart by a hash of their text."
             )
         return str(row["prompt_id"])
     hasher = hashlib.blake2b(digest_size=16)

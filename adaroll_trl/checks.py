@@ -229,7 +229,10 @@ def check_counts(
     counts: Any, state: AllocationState, left: int, rounds_left: int, allocator: str
 ) -> NDArray[np.int64]:
     """The counts that an allocator returned, if they keep its contract."""
-    counts = np.asarray(counts)
+    try:
+        counts = np.asarray(counts)
+    except ValueError:  # ragged
+        counts = np.asarray(counts, dtype=object)
     n, spent = state.num_prompts, np.asarray(state.rollouts)
     problem = None
     if counts.shape != (n,) or not np.issubdtype(counts.dtype, np.integer):
@@ -250,7 +253,7 @@ def check_counts(
             problem = f"too few rollouts are left to give every prompt min_rollouts={state.min_rollouts}"
     if problem:
         raise ValueError(
-            f"allocator {allocator!r} returned counts {counts.tolist()} (sum {counts.sum()}) for {n} prompts that "
+            f"allocator {allocator!r} returned counts {counts.tolist()} for {n} prompts that "
             f"have {spent.tolist()}, with {left} rollouts and {rounds_left} rounds left: {problem}."
         )
     return counts.astype(np.int64)

@@ -19,8 +19,13 @@ from .utilities import UTILITY_NAMES
 class AdaRollOptions:
     """The fields that AdaRoll adds to a TRL config.
 
-    They are apart from `AdaRollGRPOConfig` so that they mix into the config of any GRPOTrainer subclass:
-    `class MyConfig(AdaRollOptions, GMPOConfig)`. A trainer whose config lacks them takes the defaults.
+    They are apart from `AdaRollGRPOConfig` so that they mix into the config of any GRPOTrainer subclass. A trainer
+    whose config lacks them takes the defaults.
+
+    ```python
+    @dataclass
+    class MyConfig(AdaRollOptions, GMPOConfig): ...
+    ```
     """
 
     allocator: str = field(
@@ -169,7 +174,7 @@ def load_by_path(name: str, path: str) -> Any:
     module, _, attribute = path.partition(":")
     try:
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"{name}={path!r} cannot be loaded: {error}. It must be 'package.module:attribute'."
         ) from error

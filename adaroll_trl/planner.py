@@ -53,15 +53,29 @@ class RolloutPlanner:
         self.num_generations = num_generations
         self.world_size = world_size
         self.min_rollouts = min(options.min_rollouts, num_generations)
-        self.max_rollouts = 4 * num_generations if options.max_rollouts is None else options.max_rollouts
-        check_max_rollouts(num_generations, options.min_rollouts, self.max_rollouts)
         self.utility = _make_utility(options)
         self.allocator: Allocator = _make_allocator(options, self.utility)
+        self.max_rollouts = self._choose_maximum(options.max_rollouts)
+        check_max_rollouts(num_generations, options.min_rollouts, self.max_rollouts)
         self._bounds: dict[tuple[float, ...], float] = {}
         idle = nothing_to_decide(num_prompts, num_generations, options.min_rollouts, world_size)
         if idle and not isinstance(self.allocator, UniformAllocator):
             self.allocator = UniformAllocator()
             warn(idle)
+
+    def _choose_maximum(self, given: int | None) -> int:
+        """The user's maximum, or 4 * num_generations as far as the allocator can plan."""
+        most = self.allocator.largest_group
+        wanted = 4 * self.num_generations if given is None else given
+        if most is None or wanted <= most:
+            return wanted
+        if given is not None or self.num_generations > most:
+            field, value = ("max_rollouts", given) if given is not None else ("num_generations", self.num_generations)
+            raise ValueError(
+                f"{field}={value}: allocator {self.allocator.name!r} plans groups of up to {most} rollouts. Set "
+                f"max_rollouts to at most {most}, or use another allocator."
+            )
+        return most
 
     def num_rounds(self, num_prompts: int) -> int:
         """Rounds for a batch: at most what was asked for, and never more than every process can take part in."""
@@ -82,8 +96,8 @@ class RolloutPlanner:
             max_rollouts=self.max_rollouts,
             multiple_of=self.world_size,
         )
-        estimates = {} if batch.rounds else self._estimates(batch, state)
         start = time.perf_counter()
+        estimates = {} if batch.rounds else self._estimates(batch, state)
         counts = self.allocator.allocate(state, batch.left, batch.rounds_left)
         seconds = time.perf_counter() - start
         name = getattr(self.allocator, "name", type(self.allocator).__name__)
@@ -119,9 +133,25 @@ def _make_utility(options: AdaRollOptions) -> Utility:
     return make_utility(options.utility, **({"kappa": options.kappa} if options.utility == "progress" else {}))
 
 
+def _load_allocator(path: str) -> Allocator:
+    loaded = load_by_path("allocator", path)
+    try:
+        allocator = loaded()
+    except TypeError as error:
+        raise ValueError(
+            f"allocator={path!r} cannot be made without arguments: {error}. Give its parameters defaults, or set "
+            "`trainer.allocator` to an instance."
+        ) from error
+    if not isinstance(allocator, Allocator):
+        raise ValueError(
+            f"allocator={path!r} makes a {type(allocator).__name__}, not an adaroll_trl.allocators.Allocator."
+        )
+    return allocator
+
+
 def _make_allocator(options: AdaRollOptions, utility: Utility) -> Allocator:
     if ":" in options.allocator:
-        return load_by_path("allocator", options.allocator)()
+        return _load_allocator(options.allocator)
     return make_allocator(
         options.allocator,
         utility=utility,

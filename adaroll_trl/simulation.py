@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from .allocators import AllocationState, Allocator, make_allocator
 from .allocators.adaroll import AdaRollAllocator
 from .solver.compiled import compile_once
-from .solver.index import solve_index
+from .solver.index import check_prior, solve_index, whole_number
 from .solver.playout import play_rounds, play_sequential
 from .solver.round_tables import DEEPEST, round_tables
 from .solver.sequential import endgame_moves
@@ -119,6 +119,14 @@ def simulate(
     Raises:
         ValueError: if an argument is out of range.
     """
+    rounds = whole_number("rounds", rounds, 1)
+    num_prompts, budget = whole_number("num_prompts", num_prompts, 1), whole_number("budget", budget, 1)
+    prior = check_prior(prior)
+    if max_rollouts is not None and num_prompts * max_rollouts < budget:
+        raise ValueError(
+            f"budget={budget} cannot be spent: max_rollouts={max_rollouts} for {num_prompts} prompts admits "
+            f"{num_prompts * max_rollouts}."
+        )
     if num_prompts < 1 or num_batches < 2 or budget < num_prompts * max(min_rollouts, 1):
         raise ValueError(
             f"num_prompts={num_prompts}, num_batches={num_batches}, budget={budget}, min_rollouts={min_rollouts}: "

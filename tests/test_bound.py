@@ -51,6 +51,8 @@ def test_priors_of_their_own():
     ("arguments", "message"),
     [
         ((0, 4), "num_prompts=0 must be at least 1"),
+        ((4, 16.5), "budget=16.5 must be a whole number"),
+        ((5000, 40000), "Set max_rollouts"),
         ((2, 4, "mixed", (1.0, 1.0), 3), "num_prompts \\* min_rollouts = 6"),
         ((2, 9, "mixed", (1.0, 1.0), 0, 4), "num_prompts \\* max_rollouts = 8"),
         ((2, 4, "mixed", np.ones((3, 2))), "must be a pair, or an array of shape \\(2, 2\\)"),

@@ -142,7 +142,7 @@ def test_rollouts_without_reward_count_towards_the_bounds_only():
         ),
         ({"rollouts_left": 9, "max_rollouts": 4}, "have room for 8 more"),
         ({"rollouts_left": 5, "multiple_of": 2}, "positive multiple of multiple_of=2"),
-        ({"rollouts_left": 0}, "rollouts_left=0 must be a positive multiple"),
+        ({"rollouts_left": 0}, "rollouts_left=0 must be at least 1"),
         ({"rounds_left": 0}, "rounds_left=0 must be at least 1"),
         ({"max_rollouts": 1000}, "max_rollouts=1000 is more than 256"),
         ({"min_rollouts": 5, "max_rollouts": 4}, "need 0 <= min_rollouts <= max_rollouts"),
@@ -258,3 +258,20 @@ def test_tables_are_the_same_with_one_thread_and_with_many(monkeypatch):
             index = solver_index.IndexTable(40, as_utility("mass"), (0.6, 1.3))
             tables.append((prices.tobytes(), levels.tobytes(), index.short.tobytes(), index.limit.tobytes()))
     assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rollouts_left": 4.0}, "rollouts_left=4.0 must be a whole number"),
+        ({"rounds_left": float("nan")}, "rounds_left=nan must be a whole number"),
+        ({"max_rollouts": 5.5}, "max_rollouts=5.5 must be a whole number"),
+        ({"min_rollouts": 1.5}, "min_rollouts=1.5 must be a whole number"),
+        ({"successes": ["a", "b"]}, "successes=.* must be whole numbers"),
+        ({"failures": [float("nan"), 0]}, "failures=.* must be whole numbers"),
+    ],
+)
+def test_wrong_types_are_named(change, message):
+    arguments = {"successes": [0, 0], "failures": [0, 0], "rollouts_left": 8, "rounds_left": 2} | change
+    with pytest.raises(ValueError, match=message):
+        plan_round(**arguments)

@@ -69,6 +69,10 @@ def test_gain_share_of_the_best_is_one():
         ({"num_batches": 1}, "num_batches=1"),
         ({"success_probs": [0.5, 1.5]}, "numbers between 0 and 1"),
         ({"success_probs": []}, "at least one"),
+        ({"rounds": 0}, "rounds=0 must be at least 1"),
+        ({"max_rollouts": 2}, "budget=16 cannot be spent: max_rollouts=2"),
+        ({"prior": (0.0, 1.0)}, "two positive finite numbers"),
+        ({"budget": 16.5}, "budget=16.5 must be a whole number"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..solver.rounds import plan_round, round_value
+from ..solver.rounds import LARGEST_GROUP, plan_round, round_value
 from ..utilities import Utility, UtilityFunction, as_utility
 from .base import AllocationState, Allocator
 
@@ -21,6 +21,7 @@ class AdaRollAllocator(Allocator):
     """
 
     name = "adaroll"
+    largest_group = LARGEST_GROUP
 
     def __init__(self, utility: str | UtilityFunction | Utility = "mixed") -> None:
         self.utility = as_utility(utility)

@@ -62,6 +62,7 @@ class Allocator(ABC):
     """
 
     name: str
+    largest_group: int | None = None  # the most rollouts a prompt that it can plan for; None: any number
 
     def num_rounds(self, num_prompts: int, budget: int, rounds: int, min_rollouts: int) -> int:
         """Rounds that it wants for `budget` rollouts over `num_prompts` prompts; `rounds` is the user's wish."""

@@ -100,10 +100,14 @@ def trainer_config(arm: str, settings: Settings) -> Any:
 
             return GRPOConfig(**arguments)
         from .. import AdaRollGRPOConfig
+        from ..planner import RolloutPlanner
 
-        # Tables go beside the results: the demo leaves nothing anywhere else.
+        # Exact tables go beside the results.
         tables = str(settings.output_dir / "tables")
-        return AdaRollGRPOConfig(**arguments, **settings.adaroll, table_cache_dir=tables)
+        config = AdaRollGRPOConfig(**arguments, **settings.adaroll, table_cache_dir=tables)
+        # What the trainer would refuse, it refuses here: before an arm is trained.
+        RolloutPlanner(config, settings.prompts, settings.num_generations, 1, lambda warning: None)
+        return config
     except ValueError as error:
         raise DemoError(str(error)) from error
 

@@ -17,7 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
 from .compiled import compile_once
-from .index import check_prior, utility_by_n
+from .index import check_prior, utility_by_n, whole_number
+
+LARGEST_TABLE = 16384  # rollouts of one prompt: its utility table takes 2 GiB
 
 
 @njit(cache=True)
@@ -80,13 +82,20 @@ def lagrangian_bound(
     >>> round(lagrangian_bound(4, 16), 4)
     2.8191
     """
-    if num_prompts < 1:
-        raise ValueError(f"num_prompts={num_prompts!r} must be at least 1.")
+    num_prompts, budget = whole_number("num_prompts", num_prompts, 1), whole_number("budget", budget, 0)
+    min_rollouts = whole_number("min_rollouts", min_rollouts, 0)
+    if max_rollouts is not None:
+        max_rollouts = whole_number("max_rollouts", max_rollouts, 1)
     size = budget if max_rollouts is None else min(max_rollouts, budget)
-    if budget < 0 or not 0 <= num_prompts * min_rollouts <= budget or num_prompts * size < budget:
+    if not num_prompts * min_rollouts <= budget or num_prompts * size < budget:
         raise ValueError(
             f"budget={budget!r} must lie between num_prompts * min_rollouts = {num_prompts * min_rollouts} and "
             f"num_prompts * max_rollouts = {num_prompts * size}."
+        )
+    if size > LARGEST_TABLE:
+        raise ValueError(
+            f"budget={budget} with max_rollouts={max_rollouts} asks for groups of up to {size} rollouts; the bound is "
+            f"computed for up to {LARGEST_TABLE}. Set max_rollouts."
         )
     pairs = np.asarray(prior, dtype=np.float64)
     if pairs.shape not in ((2,), (num_prompts, 2)):

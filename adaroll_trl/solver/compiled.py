@@ -16,6 +16,8 @@ from .store import default_directory, hold_lock
 
 logger = logging.getLogger(__name__)
 
+NOTICE_AFTER_SECONDS = 3.0
+
 _mutex = threading.RLock()
 _done: set[Callable[[], None]] = set()
 _holding = False  # `run_all` of one module may call into another: the lock is taken once
@@ -29,17 +31,26 @@ def compile_once(run_all: Callable[[], None]) -> None:
     with _mutex:
         if run_all in _done:
             return
-        logger.info("compiling or loading the solver's kernels; compiling takes about half a minute, once per machine")
         _done.add(run_all)  # before the run: `run_all` itself calls the functions that call this
         if _holding:
             run_all()
             return
         _holding = True
+        notice = threading.Timer(NOTICE_AFTER_SECONDS, _say)
+        notice.daemon = True
+        notice.start()
         try:
             with _lock_if_possible():
                 run_all()
         finally:
+            notice.cancel()
             _holding = False
+
+
+def _say() -> None:
+    logger.warning(
+        "adaroll_trl compiles its solver (half a minute, once per machine), or waits for another process that does."
+    )
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ Memory: 4 N^2 (band + 2) bytes.
 
 from __future__ import annotations
 
+import operator
 from functools import lru_cache, partial
 
 import numpy as np
@@ -254,10 +255,9 @@ def solve_index(
     >>> table.index([0, 1, 1], [0, 0, 1], 8).round(4)
     array([0.1895, 0.3333, 0.    ])
     """
-    if max_rollouts < 1:
-        raise ValueError(f"max_rollouts={max_rollouts!r} must be at least 1.")
+    max_rollouts = whole_number("max_rollouts", max_rollouts, least=1)
     compile_once(_run_kernels)
-    return _solve_index(int(max_rollouts), as_utility(utility), check_prior(prior))
+    return _solve_index(max_rollouts, as_utility(utility), check_prior(prior))
 
 
 def _run_kernels() -> None:
@@ -267,6 +267,17 @@ def _run_kernels() -> None:
 @lru_cache(maxsize=256)
 def _solve_index(max_rollouts: int, utility: Utility, prior: tuple[float, float]) -> IndexTable:
     return IndexTable(max_rollouts, utility, prior)
+
+
+def whole_number(name: str, value: int, least: int) -> int:
+    """The value as an int, or a ValueError that names it."""
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise ValueError(f"{name}={value!r} must be a whole number.") from error
+    if number < least:
+        raise ValueError(f"{name}={value!r} must be at least {least}.")
+    return int(number)
 
 
 def check_prior(prior: tuple[float, float]) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
 from .compiled import compile_once
-from .index import solve_index
+from .index import solve_index, whole_number
 from .knapsack import solve_knapsack
 from .round_split import smallest_dual, split_round
 from .round_tables import DEEPEST, EXACT_PRIORS, RoundTables, round_tables
@@ -73,8 +73,13 @@ def plan_round(
     >>> plan_round([1, 0, 0], [1, 2, 0], rollouts_left=4, rounds_left=1)
     array([0, 1, 3])
     """
+    rollouts_left, rounds_left = (
+        whole_number("rollouts_left", rollouts_left, 1),
+        whole_number("rounds_left", rounds_left, 1),
+    )
+    multiple_of = whole_number("multiple_of", multiple_of, 1)
     batch = _Batch(successes, failures, rollouts, prior_alpha, prior_beta, min_rollouts, max_rollouts)
-    batch.check(rollouts_left, rounds_left, multiple_of)
+    batch.check(rollouts_left, multiple_of)
     tables = round_tables(as_utility(utility), batch.maximum)
     counts = np.zeros(batch.s.size, dtype=np.int64)
     open_ = np.flatnonzero(batch.room > 0)
@@ -111,8 +116,12 @@ def round_value(
     With one round left this is the exact expectation. Otherwise it is the smallest dual value with `rounds_left`
     rounds (at most 12): above what any plan with so many rounds can reach, since it spends the budget on average only.
     """
+    rollouts_left, rounds_left = (
+        whole_number("rollouts_left", rollouts_left, 1),
+        whole_number("rounds_left", rounds_left, 1),
+    )
     batch = _Batch(successes, failures, rollouts, prior_alpha, prior_beta, min_rollouts, max_rollouts)
-    batch.check(rollouts_left, rounds_left, 1)
+    batch.check(rollouts_left, 1)
     compile_once(_run_round_kernels)
     tables = round_tables(as_utility(utility), batch.maximum)
     settled = batch.room == 0
@@ -160,7 +169,10 @@ class _Batch:
         if (self.spent < self.n).any():
             raise ValueError(f"rollouts={rollouts!r} must be at least successes + failures for every prompt.")
         self.a, self.b = _priors("prior_alpha", alpha, n), _priors("prior_beta", beta, n)
-        if minimum < 0 or (maximum is not None and maximum < max(minimum, 1)):
+        minimum = whole_number("min_rollouts", minimum, 0)
+        if maximum is not None:
+            maximum = whole_number("max_rollouts", maximum, 1)
+        if maximum is not None and maximum < minimum:
             raise ValueError(
                 f"min_rollouts={minimum}, max_rollouts={maximum}: need 0 <= min_rollouts <= max_rollouts and a "
                 "positive max_rollouts."
@@ -174,13 +186,9 @@ class _Batch:
         self.maximum = maximum or 0
         self.low = np.maximum(self.minimum - self.spent, 0)
 
-    def check(self, left: int, rounds: int, multiple: int) -> None:
+    def check(self, left: int, multiple: int) -> None:
         """Settle the maximum for `left` rollouts, or raise what is wrong."""
-        if rounds < 1:
-            raise ValueError(f"rounds_left={rounds!r} must be at least 1.")
-        if multiple < 1:
-            raise ValueError(f"multiple_of={multiple!r} must be at least 1.")
-        if left < 1 or left % multiple:
+        if left % multiple:
             raise ValueError(f"rollouts_left={left!r} must be a positive multiple of multiple_of={multiple}.")
         if self.given_maximum is None:
             average = math.ceil((int(self.spent.sum()) + left) / self.s.size)
@@ -216,6 +224,8 @@ class _Batch:
 
 def _counts(name: str, values: ArrayLike, size: int | None = None) -> NDArray[np.int64]:
     array = np.asarray(values)
+    if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+        raise ValueError(f"{name}={values!r} must be whole numbers of at least 0.")
     whole = array.astype(np.int64)
     if array.ndim != 1 or array.size == 0 or (size is not None and array.size != size):
         raise ValueError(
