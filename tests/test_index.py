@@ -59,6 +59,7 @@ def test_going_on_can_cost_utility():
 def test_horizons_beyond_the_band_are_computed_when_asked_for(monkeypatch):
     full = IndexTable(40, as_utility("mass"), (1.0, 1.0))
     assert full.band == 40
+    monkeypatch.setattr(index, "ALL_HORIZONS_TO", 20)
     monkeypatch.setattr(index, "BAND", 6)
     table = IndexTable(40, as_utility("mass"), (1.0, 1.0))
     assert table.band == 6

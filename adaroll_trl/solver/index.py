@@ -39,7 +39,8 @@ from .compiled import compile_once
 from .progress import BuildProgress
 from .threads import run_ranges
 
-BAND = 64  # horizons up to this are computed at once
+ALL_HORIZONS_TO = 64  # tables up to this size hold every horizon from the start
+BAND = 32  # larger ones hold horizons up to this, until longer ones are asked for
 
 
 @njit(cache=True, fastmath={"reassoc", "nsz"})
@@ -179,7 +180,7 @@ class IndexTable:
         values = utility.table(max_rollouts)
         self.by_n = utility_by_n(values)
         self._symmetric = prior[0] == prior[1] and bool(np.array_equal(values, values.T))
-        self._extend(min(BAND, max_rollouts))
+        self._extend(max_rollouts if max_rollouts <= ALL_HORIZONS_TO else BAND)
 
     def _extend(self, band: int) -> None:
         self.band = band
