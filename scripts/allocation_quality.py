@@ -43,7 +43,7 @@ def rounds_table(batches: int) -> Iterator[str]:
         cells = [f"{best.uniform_mean:.3f}", f"{best.mean:.3f} ± {best.standard_error:.3f}", f"{bound:.3f}"]
         for rounds in ROUNDS:
             share, error = gain_share(simulate("adaroll", PROMPTS, BUDGET, rounds, utility, **options), best)
-            cells.append(f"{100 * share:.1f} ± {100 * error:.1f}")
+            cells.append(f"{round(100 * share, 1) + 0.0:.1f} ± {100 * error:.1f}")
         yield f"| `{utility}` | " + " | ".join(cells) + " |"
 
 
@@ -138,7 +138,7 @@ def maximum_table() -> Iterator[str]:
     for utility in UTILITY_NAMES:
         bounds = [lagrangian_bound(PROMPTS, BUDGET, utility, max_rollouts=m) for m in maxima]
         loss = 1.0 - bounds[maxima.index(64)] / bounds[-1]
-        yield f"| `{utility}` | " + " | ".join(f"{bound:.3f}" for bound in bounds) + f" | {100 * loss:.2f} % |"
+        yield f"| `{utility}` | " + " | ".join(f"{bound:.3f}" for bound in bounds) + f" | {100 * max(loss, 0.0):.2f} % |"
 
 
 def report(batches: int) -> Iterator[str]:
