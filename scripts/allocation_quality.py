@@ -137,8 +137,8 @@ def maximum_table() -> Iterator[str]:
     yield "|---|" + "---:|" * (len(maxima) + 1)
     for utility in UTILITY_NAMES:
         bounds = [lagrangian_bound(PROMPTS, BUDGET, utility, max_rollouts=m) for m in maxima]
-        loss = 1.0 - bounds[maxima.index(64)] / bounds[-1]
-        yield f"| `{utility}` | " + " | ".join(f"{bound:.3f}" for bound in bounds) + f" | {100 * max(loss, 0.0):.2f} % |"
+        loss = max(1.0 - bounds[maxima.index(64)] / bounds[-1], 0.0)
+        yield f"| `{utility}` | " + " | ".join(f"{bound:.3f}" for bound in bounds) + f" | {100 * loss:.2f} % |"
 
 
 def report(batches: int) -> Iterator[str]:

@@ -3,7 +3,7 @@
 A table covers the states with n <= size rollouts. For a few distinct priors each gets its own table and is exact up to
 the price grid. For many (carried beliefs) the continuation W^{k-1} is interpolated, bilinearly in (log2 alpha,
 log2 beta), between tables on a mesh of ratio 2; the step at hand always uses the prompt's own prior. Measured loss of
-utility with priors between 0.2 and 8: at most 0.4 % for `std_mass`, 0.2 % for `balanced`, none to be seen for the others
+utility with priors between 0.2 and 8: at most 0.4 % for `std_mass`, 0.2 % for `balanced`, none seen for the others
 (docs/allocation_quality.md).
 """
 
