@@ -127,10 +127,10 @@ def simulate(
             f"budget={budget} cannot be spent: max_rollouts={max_rollouts} for {num_prompts} prompts admits "
             f"{num_prompts * max_rollouts}."
         )
-    if num_prompts < 1 or num_batches < 2 or budget < num_prompts * max(min_rollouts, 1):
+    if num_batches < 2 or budget < num_prompts * max(min_rollouts, 1):
         raise ValueError(
             f"num_prompts={num_prompts}, num_batches={num_batches}, budget={budget}, min_rollouts={min_rollouts}: "
-            "need at least 1 prompt, 2 batches, and a budget of at least 1 rollout and min_rollouts for each prompt."
+            "need at least 2 batches, and a budget of at least 1 rollout and min_rollouts for each prompt."
         )
     utility = as_utility(utility)
     maximum = -(-4 * budget // num_prompts) if max_rollouts is None else max_rollouts

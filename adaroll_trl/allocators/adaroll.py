@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,30 +29,23 @@ class AdaRollAllocator(Allocator):
         self.utility = as_utility(utility)
 
     def allocate(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> NDArray[np.int64]:
-        return plan_round(
-            state.successes,
-            state.failures,
-            rollouts_left,
-            rounds_left,
-            self.utility,
-            state.prior_alpha,
-            state.prior_beta,
-            state.min_rollouts,
-            state.max_rollouts,
-            state.multiple_of,
-            rollouts=state.rollouts,
-        )
+        question = self._question(state, rollouts_left, rounds_left)
+        return plan_round(**question, multiple_of=state.multiple_of)
 
     def expected_utility(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> float:
-        return round_value(
-            state.successes,
-            state.failures,
-            rollouts_left,
-            rounds_left,
-            self.utility,
-            state.prior_alpha,
-            state.prior_beta,
-            state.min_rollouts,
-            state.max_rollouts,
-            rollouts=state.rollouts,
-        )
+        return round_value(**self._question(state, rollouts_left, rounds_left))
+
+    def _question(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> dict[str, Any]:
+        """The arguments that the planner and its value share."""
+        return {
+            "successes": state.successes,
+            "failures": state.failures,
+            "rollouts_left": rollouts_left,
+            "rounds_left": rounds_left,
+            "utility": self.utility,
+            "prior_alpha": state.prior_alpha,
+            "prior_beta": state.prior_beta,
+            "min_rollouts": state.min_rollouts,
+            "max_rollouts": state.max_rollouts,
+            "rollouts": state.rollouts,
+        }
