@@ -270,15 +270,20 @@ def _solve_index(max_rollouts: int, utility: Utility, prior: tuple[float, float]
     return IndexTable(max_rollouts, utility, prior)
 
 
-def whole_number(name: str, value: int, least: int) -> int:
+def as_int(name: str, value: int) -> int:
     """The value as an int, or a ValueError that names it."""
     try:
-        number = operator.index(value)
+        return int(operator.index(value))
     except TypeError as error:
         raise ValueError(f"{name}={value!r} must be a whole number.") from error
+
+
+def whole_number(name: str, value: int, least: int) -> int:
+    """The value as an int of at least `least`, or a ValueError that names it."""
+    number = as_int(name, value)
     if number < least:
         raise ValueError(f"{name}={value!r} must be at least {least}.")
-    return int(number)
+    return number
 
 
 def check_prior(prior: tuple[float, float]) -> tuple[float, float]:

@@ -26,7 +26,6 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
-import operator
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
@@ -37,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
+from .index import as_int
 from .joint_kernels import last_blocks, make_moves, solve_blocks
 from .joint_table import JointSpec, JointTable
 from .memory import available_bytes, format_bytes
@@ -100,12 +100,12 @@ def solve_joint(
     """
     resolved = as_utility(utility)
     spec = JointSpec(
-        num_prompts=_as_int("num_prompts", num_prompts),
-        budget=_as_int("budget", budget),
+        num_prompts=as_int("num_prompts", num_prompts),
+        budget=as_int("budget", budget),
         utility=resolved.key,
         prior=_as_prior(prior),
-        min_rollouts=_as_int("min_rollouts", min_rollouts),
-        max_rollouts=None if max_rollouts is None else _as_int("max_rollouts", max_rollouts),
+        min_rollouts=as_int("min_rollouts", min_rollouts),
+        max_rollouts=None if max_rollouts is None else as_int("max_rollouts", max_rollouts),
         dtype=dtype,
         reductions=reductions,
         keep_values=bool(keep_values),
@@ -125,13 +125,6 @@ def _find_or_build(spec: JointSpec, utility: Utility, store: TableStore | None, 
     # The digest stands for the utility with all its parameters: no two functions share a table, whatever their names.
     digest = hashlib.sha256(table.tobytes()).hexdigest()[:24]
     return JointTable(spec, store.get({"solver": "joint", **asdict(spec), "utility_digest": digest}, build))
-
-
-def _as_int(name: str, value: int) -> int:
-    try:
-        return operator.index(value)
-    except TypeError as error:
-        raise ValueError(f"{name}={value!r} must be a whole number.") from error
 
 
 def _as_prior(prior: tuple[float, float]) -> tuple[float, float]:
