@@ -179,8 +179,9 @@ def merge_metrics(rounds: Sequence[Round]) -> dict[str, float]:
     """TRL's metrics of a batch from those of its rounds.
 
     Means are weighted by what they are means of: terminated lengths by terminated completions, tool failures by tool
-    calls, everything else by rows. Names that end in min or max keep the least or greatest, and `num_tokens` is a
-    running total. The reward metrics are not here: they come from the rewards themselves.
+    calls, what vLLM sampled with by tokens, everything else by rows. Names that end in min or max keep the least or
+    greatest, and `num_tokens` is a running total. The reward metrics are not here: they come from the rewards
+    themselves.
     """
     if len(rounds) == 1:
         return {name: _mean(values) for name, values in rounds[0].metrics.items()}
@@ -209,6 +210,10 @@ def _weight(name: str, round_: Round) -> float:
         return round(round_.rows * (1 - _mean(round_.metrics["completions/clipped_ratio"])))
     if name == "tools/failure_frequency":
         return round_.rows * _mean(round_.metrics["tools/call_frequency"])
+    if name == "sampling/sampling_logp_difference/mean" or (
+        name == "sampling/importance_sampling_ratio/mean" and round_.output["importance_sampling_ratio"].shape[1] > 1
+    ):  # one number a token, unless the ratio is the sequence's
+        return round_.rows * _mean(round_.metrics["completions/mean_length"])
     return round_.rows
 
 
