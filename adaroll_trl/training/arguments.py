@@ -34,7 +34,8 @@ class TrainArguments(ScriptArguments):
 
 def make_parser() -> TrlParser:
     """TRL's parser: `--config recipe.yaml`, and the command line over it."""
-    return TrlParser((TrainArguments, AdaRollGRPOConfig, ModelConfig), prog="adaroll train")
+    dataclass_types: Any = (TrainArguments, AdaRollGRPOConfig, ModelConfig)
+    return TrlParser(dataclass_types, prog="adaroll train")
 
 
 def parse(arguments: list[str] | None = None) -> tuple[TrainArguments, AdaRollGRPOConfig, ModelConfig]:

@@ -15,11 +15,12 @@ from .arguments import TrainArguments, parse
 def build_trainer(script: TrainArguments, config: AdaRollGRPOConfig, model: ModelConfig, **overrides: Any) -> Any:
     """The trainer that the arguments describe. `overrides` replace arguments of its constructor (for tests)."""
     task = get_task(str(script.task))
+    given: Any = config.model_init_kwargs or {}
     config.model_init_kwargs = {
         "revision": model.model_revision,
         "attn_implementation": model.attn_implementation,
         "dtype": model.dtype,
-        **(config.model_init_kwargs or {}),
+        **given,
     }
     trainer_class = AdaRollGRPOTrainer if script.trainer == "adaroll" else GRPOTrainer
     arguments: dict[str, Any] = {
