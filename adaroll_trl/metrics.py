@@ -87,21 +87,6 @@ def tally(outcomes: FloatArray, group_ids: NDArray[np.int64], num_prompts: int) 
     return successes.astype(np.float64), failures.astype(np.float64)
 
 
-def expected_utility_after(utility: Utility, rollouts: int, alpha: FloatArray, beta: FloatArray) -> FloatArray:
-    """E[U(X, n - X)] for n = `rollouts` and X ~ BetaBinomial(n, alpha, beta), for each prompt."""
-    pairs, inverse = np.unique(np.stack([alpha, beta], axis=1), axis=0, return_inverse=True)
-    a, b = pairs[:, 0], pairs[:, 1]
-    probability = np.ones(len(pairs))
-    for k in range(rollouts):  # no success: every rollout fails in turn
-        probability = probability * (b + k) / (a + b + k)
-    values = utility(np.arange(rollouts + 1.0), rollouts - np.arange(rollouts + 1.0))
-    expected = probability * values[0]
-    for k in range(rollouts):
-        probability = probability * (rollouts - k) * (a + k) / ((k + 1) * (b + rollouts - k - 1))
-        expected = expected + probability * values[k + 1]
-    return expected[inverse.reshape(-1)]
-
-
 def reward_metrics(
     rewards_per_func: torch.Tensor, names: list[str], weights: torch.Tensor, std: torch.Tensor
 ) -> dict[str, float]:

@@ -16,9 +16,8 @@ from .allocators.uniform import UniformAllocator
 from .batch import GenerationBatch
 from .checks import check_counts, check_max_rollouts, nothing_to_decide
 from .config import AdaRollOptions, load_by_path
-from .metrics import expected_utility_after
 from .solver import lagrangian_bound
-from .utilities import Utility, as_utility, make_utility
+from .utilities import Utility, as_utility, expected_utility_after, make_utility
 
 
 @dataclass

@@ -22,7 +22,7 @@ from .solver.playout import play_rounds, play_sequential
 from .solver.round_tables import DEEPEST, round_tables
 from .solver.sequential import endgame_moves
 from .solver.threads import run_ranges
-from .utilities import Utility, UtilityFunction, as_utility
+from .utilities import Utility, UtilityFunction, as_utility, expected_utility_after
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def simulate(
         success_probs=probs,
         utilities=table[successes, spent - successes].sum(axis=1),
         uniform_utilities=table[equal_wins, equal - equal_wins].sum(axis=1),
-        uniform_mean=_uniform_mean(table, equal, prior) if success_probs is None else float("nan"),
+        uniform_mean=_uniform_mean(utility, equal, prior) if success_probs is None else float("nan"),
     )
 
 
@@ -167,17 +167,12 @@ def _checked_probs(success_probs: ArrayLike) -> NDArray[np.float64]:
     return probs
 
 
-def _uniform_mean(table: NDArray[np.float64], equal: NDArray[np.int64], prior: tuple[float, float]) -> float:
+def _uniform_mean(utility: Utility, equal: NDArray[np.int64], prior: tuple[float, float]) -> float:
     """Exact expected utility of equal groups under the prior, summed over prompts."""
-    total = 0.0
-    for size, copies in zip(*np.unique(equal, return_counts=True), strict=True):
-        pmf = np.ones(1)
-        for n in range(size):
-            q = (prior[0] + np.arange(n + 1)) / (prior[0] + prior[1] + n)
-            pmf = np.append(pmf * (1 - q), 0.0) + np.append(0.0, pmf * q)
-        wins = np.arange(size + 1)
-        total += copies * float(pmf @ table[wins, size - wins])
-    return total
+    sizes, copies = np.unique(equal, return_counts=True)
+    alpha, beta = np.array(prior)[:, None]
+    means = [expected_utility_after(utility, size, alpha, beta).item() for size in sizes.tolist()]
+    return float(copies @ means)
 
 
 def _play_adaroll(

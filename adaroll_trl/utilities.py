@@ -130,6 +130,30 @@ class Utility:
         return bool(np.array_equal(table, table.T))
 
 
+def expected_utility_after(utility: Utility, rollouts: int, alpha: FloatArray, beta: FloatArray) -> FloatArray:
+    """E[U(X, n - X)] for n = `rollouts` and X ~ BetaBinomial(n, alpha, beta).
+
+    Args:
+        utility (`Utility`): U.
+        rollouts (`int`): n, at least 0.
+        alpha, beta (float arrays of shape (prompts,)): each prompt's Beta belief, positive.
+
+    Returns:
+        float64 array of shape (prompts,).
+
+    >>> expected_utility_after(make_utility("mixed"), 4, np.ones(1), np.ones(1)).item()
+    0.6
+    """
+    pairs, inverse = np.unique(np.stack([alpha, beta], axis=1), axis=0, return_inverse=True)
+    a, b = pairs[:, :1], pairs[:, 1:]
+    chance = np.ones((len(pairs), 1))  # of 0 .. k successes after k rollouts
+    for k in range(rollouts):
+        wins = chance * (a + np.arange(k + 1)) / (a + b + k)
+        chance = np.pad(chance - wins, ((0, 0), (0, 1))) + np.pad(wins, ((0, 0), (1, 0)))
+    successes = np.arange(rollouts + 1.0)
+    return np.asarray((chance @ utility(successes, rollouts - successes))[inverse.reshape(-1)])
+
+
 def make_utility(name: str, **parameters: float) -> Utility:
     """One of the named utilities, with parameters of its own: `make_utility("progress", kappa=4.0)`.
 

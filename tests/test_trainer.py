@@ -19,8 +19,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from adaroll_trl import AdaRollGRPOTrainer, AdaRollMixin
 from adaroll_trl.checks import check_call, check_trainer, warn_if_trl_changed
-from adaroll_trl.metrics import SuccessSignal, expected_utility_after
-from adaroll_trl.utilities import make_utility
+from adaroll_trl.metrics import SuccessSignal
 from adaroll_trl.vllm import kept_awake
 from tests.test_advantages import plain_advantages
 from tests.tiny import (
@@ -164,17 +163,6 @@ def test_adaroll_metrics(build):
     for name, value in expected.items():
         assert log[f"adaroll/{name}"] == pytest.approx(value, rel=1e-5), name
     assert 0 <= log["adaroll/time/allocate"] < 10
-
-
-@pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (0.5, 3.0), (7.0, 2.5)])
-def test_expected_utility_under_beta_binomial(a, b):
-    rng = np.random.default_rng(0)
-    successes = rng.binomial(6, rng.beta(a, b, size=400_000))
-    utility = make_utility("std")
-    sampled = utility(successes, 6 - successes).mean()
-    exact = expected_utility_after(utility, 6, np.array([1.0, a]), np.array([1.0, b]))
-    assert exact[1] == pytest.approx(sampled, abs=2e-3)
-    assert expected_utility_after(make_utility("mixed"), 4, np.ones(1), np.ones(1))[0] == pytest.approx(3 / 5)
 
 
 def test_completions_table(build, tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from adaroll_trl.utilities import UTILITY_NAMES, Utility, as_utility, make_utility
+from adaroll_trl.utilities import UTILITY_NAMES, Utility, as_utility, expected_utility_after, make_utility
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,20 @@ def test_values_that_turn_infinite_later_are_found():
     utility = Utility("late", lambda s, f: np.where(s > 20, np.inf, s))
     with pytest.raises(ValueError, match="successes=21"):
         utility.table(30)
+
+
+@pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (0.5, 3.0), (7.0, 2.5)])
+def test_expected_utility_under_beta_binomial(a, b):
+    rng = np.random.default_rng(0)
+    successes = rng.binomial(6, rng.beta(a, b, size=400_000))
+    utility = make_utility("std")
+    sampled = utility(successes, 6 - successes).mean()
+    exact = expected_utility_after(utility, 6, np.array([1.0, a]), np.array([1.0, b]))
+    assert exact[1] == pytest.approx(sampled, abs=2e-3)
+    assert expected_utility_after(make_utility("mixed"), 4, np.ones(1), np.ones(1))[0] == pytest.approx(3 / 5)
+
+
+def test_expected_utility_of_a_prompt_that_is_nearly_settled():
+    # No success in 256 rollouts has a chance below the smallest float64 here
+    found = expected_utility_after(make_utility("mixed"), 256, np.array([1e6, 1.0]), np.array([1.0, 1e6]))
+    np.testing.assert_allclose(found, 256 / (1e6 + 256), rtol=1e-9)

@@ -288,7 +288,10 @@ def whole_number(name: str, value: int, least: int) -> int:
 
 def check_prior(prior: tuple[float, float]) -> tuple[float, float]:
     """The pair as floats, or a ValueError that shows it."""
-    alpha, beta = (float(x) for x in prior)
+    try:
+        alpha, beta = (float(x) for x in prior)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"prior={prior!r} must be one pair (alpha, beta), such as (1.0, 1.0).") from error
     if not (0.0 < alpha < np.inf and 0.0 < beta < np.inf):
-        raise ValueError(f"prior={prior!r} must be two positive finite numbers, the Beta prior's (alpha, beta).")
+        raise ValueError(f"prior={prior!r} must be two positive finite numbers, such as (1.0, 1.0).")
     return alpha, beta

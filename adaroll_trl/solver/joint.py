@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
-from .index import as_int
+from .index import as_int, check_prior
 from .joint_kernels import last_blocks, make_moves, solve_blocks
 from .joint_table import JointSpec, JointTable
 from .memory import available_bytes, format_bytes
@@ -103,7 +103,7 @@ def solve_joint(
         num_prompts=as_int("num_prompts", num_prompts),
         budget=as_int("budget", budget),
         utility=resolved.key,
-        prior=_as_prior(prior),
+        prior=check_prior(prior),
         min_rollouts=as_int("min_rollouts", min_rollouts),
         max_rollouts=None if max_rollouts is None else as_int("max_rollouts", max_rollouts),
         dtype=dtype,
@@ -125,16 +125,6 @@ def _find_or_build(spec: JointSpec, utility: Utility, store: TableStore | None, 
     # The digest stands for the utility with all its parameters: no two functions share a table, whatever their names.
     digest = hashlib.sha256(table.tobytes()).hexdigest()[:24]
     return JointTable(spec, store.get({"solver": "joint", **asdict(spec), "utility_digest": digest}, build))
-
-
-def _as_prior(prior: tuple[float, float]) -> tuple[float, float]:
-    try:
-        alpha, beta = (float(x) for x in prior)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"prior={prior!r} must be one pair (alpha, beta), such as (1.0, 1.0).") from error
-    if not (0 < alpha < np.inf and 0 < beta < np.inf):
-        raise ValueError(f"prior={prior!r} must be two positive finite numbers, such as (1.0, 1.0).")
-    return alpha, beta
 
 
 def _check_spec(spec: JointSpec) -> None:
