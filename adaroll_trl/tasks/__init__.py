@@ -2,20 +2,30 @@
 
 from .arithmetic import Arithmetic
 from .base import Task, completion_text
+from .custom import ColumnTask
 
 TASKS: dict[str, Task] = {task.name: task for task in (Arithmetic(),)}
 TASK_NAMES = tuple(TASKS)
 
 
 def get_task(name: str) -> Task:
-    """The task of that name, one of `TASK_NAMES`.
+    """The task of that name: one of `TASK_NAMES`, or `"package.module:TASK"`, a `Task` of your own or its class.
 
     Raises:
         ValueError: if there is none.
     """
-    if name not in TASKS:
-        raise ValueError(f"task={name!r} is not a task: use one of {', '.join(TASK_NAMES)}.")
-    return TASKS[name]
+    if name in TASKS:
+        return TASKS[name]
+    if ":" not in name:
+        names = ", ".join(map(repr, TASK_NAMES))
+        raise ValueError(f"task={name!r} is not a task: use one of {names}, or 'package.module:TASK'.")
+    from ..config import load_by_path  # imports TRL
+
+    found = load_by_path("task", name)
+    task = found() if isinstance(found, type) and issubclass(found, Task) else found
+    if not isinstance(task, Task):
+        raise ValueError(f"task={name!r} is {type(task).__name__}, not a Task of adaroll_trl.tasks or its class.")
+    return task
 
 
-__all__ = ["TASKS", "TASK_NAMES", "Task", "completion_text", "get_task"]
+__all__ = ["TASKS", "TASK_NAMES", "ColumnTask", "Task", "completion_text", "get_task"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,14 +11,37 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 Completion = str | list[dict[str, Any]]  # plain text, or a conversation
+Prompt = list[dict[str, Any]]
 
 
 def completion_text(completion: Completion) -> str:
-    """The text of a completion as TRL passes it to a reward function: a string, or the last message's content."""
+    """What the model says in the end: a string as it is, or the content of a conversation's last message.
+
+    Empty where a conversation ends on something that the model did not say, such as a tool's result.
+
+    >>> completion_text([{"role": "tool", "content": "4"}, {"role": "assistant", "content": "It is 4."}])
+    'It is 4.'
+    >>> completion_text([{"role": "assistant", "tool_calls": []}, {"role": "tool", "content": "4"}])
+    ''
+    """
     if isinstance(completion, str):
         return completion
-    content = completion[-1].get("content") if completion else ""
+    last = completion[-1] if completion else {}
+    if last.get("role", "assistant") != "assistant":
+        return ""
+    content = last.get("content")
+    if isinstance(content, list):  # parts, as chat templates of processors want them
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""
+
+
+def prompt_hash(name: str, text: str) -> str:
+    """A `prompt_id` that depends on the task and the words of the prompt only: the same in every copy of a data set.
+
+    >>> prompt_hash("gsm8k", "How many?")
+    'gsm8k-c74cfe70c897'
+    """
+    return f"{name}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
 class Task(ABC):
@@ -28,10 +52,12 @@ class Task(ABC):
     Attributes:
         name (`str`): the name that `--task` takes.
         hub_id (`str` or `None`): the Hub id that records come from where no `source` is given.
+        instruction (`str`): what each prompt ends with: how the final answer is to be stated. May be empty.
     """
 
     name: ClassVar[str]
     hub_id: ClassVar[str | None] = None
+    instruction: str = ""
 
     @abstractmethod
     def records(self, split: str, source: str | None) -> Iterable[dict[str, Any]]:
@@ -54,29 +80,63 @@ class Task(ABC):
     def verify(self, completion: str, answer: str) -> bool:
         """Whether the completion's answer is the gold answer. Never raises on any text, and ends in bounded time."""
 
+    def readable(self, answer: str) -> bool:
+        """Whether the verifier can read this gold answer. Where it cannot, no completion can be right or wrong."""
+        return True
+
     def question_text(self, record: dict[str, Any]) -> str:
-        """What the user message says for a record."""
+        """What the user message says for a record, before the instruction."""
         return str(record["question"])
 
-    def load(self, split: str = "train", source: str | None = None) -> Dataset:
-        """The split as a TRL data set with the columns `prompt` (one user message), `answer`, `prompt_id` and, where
-        records have one, `level`."""
+    def prompt(self, record: dict[str, Any], instruction: str | None = None) -> Prompt:
+        """The conversation that the model continues: one user message, the question and the instruction.
+
+        Args:
+            record (`dict`): one of `records`.
+            instruction (`str`, *optional*): replaces the task's own; the empty string leaves it out.
+        """
+        last_words = self.instruction if instruction is None else instruction
+        question = self.question_text(record)
+        return [{"role": "user", "content": f"{question}\n\n{last_words}" if last_words else question}]
+
+    def load(self, split: str = "train", source: str | None = None, instruction: str | None = None) -> Dataset:
+        """A split as a TRL data set.
+
+        Args:
+            split (`str`): `"train"` or `"test"`.
+            source (`str`, *optional*): Hub id (`id` or `id:config`), local file or local folder; None takes `hub_id`.
+            instruction (`str`, *optional*): replaces the task's own; the empty string leaves it out.
+
+        Returns:
+            `datasets.Dataset` with the columns `prompt` (one user message), `answer`, `prompt_id` and, where records
+            have one, `level`.
+
+        Raises:
+            ValueError: if there are no such records, with both ways of naming them.
+        """
         from datasets import Dataset
 
-        rows = []
+        rows: list[dict[str, Any]] = []
         for record in self.records(split, source):
-            prompt = [{"role": "user", "content": self.question_text(record)}]
-            kept = {name: record[name] for name in ("answer", "prompt_id", "level") if name in record}
-            rows.append({"prompt": prompt, **kept})
+            row: dict[str, Any] = {"prompt": self.prompt(record, instruction)}
+            rows.append(row | {name: record[name] for name in ("answer", "prompt_id", "level") if name in record})
         return Dataset.from_list(rows)
 
-    @property
-    def reward(self) -> Callable[..., list[float]]:
-        """TRL reward function `<name>_accuracy`: 1.0 where the completion is right, else 0.0. Reads `answer`."""
+    def grade(self, completion: Completion, answer: str) -> float | None:
+        """1.0 if the completion is right, 0.0 if not, None if the gold answer is not `readable`."""
+        if not self.readable(answer):
+            return None
+        return float(self.verify(completion_text(completion), answer))
 
-        def accuracy(completions: list[Completion], answer: list[str], **kwargs: Any) -> list[float]:
-            pairs = zip(completions, answer, strict=True)
-            return [float(self.verify(completion_text(completion), gold)) for completion, gold in pairs]
+    @property
+    def reward(self) -> Callable[..., list[float | None]]:
+        """TRL reward function `<name>_accuracy`: `grade` of each completion. It reads the column `answer`.
+
+        None where the gold answer cannot be read: TRL leaves such a completion out of this reward.
+        """
+
+        def accuracy(completions: list[Completion], answer: list[str], **kwargs: Any) -> list[float | None]:
+            return [self.grade(completion, gold) for completion, gold in zip(completions, answer, strict=True)]
 
         accuracy.__name__ = f"{self.name}_accuracy"
         return accuracy
