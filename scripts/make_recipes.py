@@ -1,0 +1,241 @@
+"""Writes recipes/<model>/<dataset>/*.yaml from the tables below, so that the two recipes of a pair cannot drift apart.
+
+python scripts/make_recipes.py           # write them
+python scripts/make_recipes.py --check   # say which files are not what this script writes; status 1 if any
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent / "recipes"
+
+
+class Setting(NamedTuple):
+    """One line of a recipe: `key: value # source`.
+
+    The source is "paper" (AdaRoll-GRPO's), the method that defines the value, "ours" for what this library adds, or
+    "chosen" for what no paper says.
+    """
+
+    key: str
+    value: str
+    source: str
+
+
+Section = tuple[str, list[Setting]]  # a title and its lines
+
+
+class Model(NamedTuple):
+    hub_id: str
+    learning_rate: str
+    vllm_memory: str
+    lora: str
+
+
+class Data(NamedTuple):
+    title: str
+    completion: int
+    epochs: str
+    why_completion: str
+    why_epochs: str = "chosen: about 230 steps"
+
+
+LLAMA_LORA = "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"
+# A pattern, since plain names such as q_proj also match the vision tower, which text alone never trains
+GEMMA_LORA = r"'.*language_model.*\.(q|k|v|o|gate|up|down)_proj'"
+MODELS = {
+    "llama-3.1-8b-instruct": Model("meta-llama/Llama-3.1-8B-Instruct", "1.0e-6", "0.35", LLAMA_LORA),
+    "llama-3.2-3b-instruct": Model("meta-llama/Llama-3.2-3B-Instruct", "1.0e-6", "0.25", LLAMA_LORA),
+    "gemma-3-4b-it": Model("google/gemma-3-4b-it", "5.0e-6", "0.3", GEMMA_LORA),
+}
+DATASETS = {
+    "math": Data("MATH", 1024, "1", "long derivations"),
+    "gsm8k": Data("GSM8K", 512, "1", "a few lines of arithmetic"),
+    "logiqa": Data("LogiQA", 768, "1", "a passage's reasoning in words"),
+    "colota": Data("CoLoTa", 512, "3", "a few sentences", "chosen: the data set is smaller"),
+}
+LOSSES = {
+    "grpo": "GRPO",
+    "dr_grpo": "Dr. GRPO",
+    "dapo": "DAPO's loss and soft overlong punishment (no dynamic sampling)",
+}
+GENERATIONS = 8
+DEVICE_BATCH, ACCUMULATION, GPUS = 4, 8, 8
+
+
+def arm_file(loss: str, adaptive: bool) -> str:
+    if loss == "grpo":
+        return "adaroll" if adaptive else "grpo"
+    return f"{loss}_adaroll" if adaptive else loss
+
+
+def arm_lines(name: str, folder: str, task: str, generations: int, adaptive: bool) -> list[Setting]:
+    """Who decides how many rollouts a prompt gets, and where the run is written: all that differs within a pair."""
+    output = Setting("output_dir", f"outputs/{folder}/{name}", "chosen: each arm its own")
+    if not adaptive:
+        return [Setting("trainer", "grpo", "paper: the baseline"), output]
+    return [
+        Setting("trainer", "adaroll", "paper"),
+        output,
+        Setting("allocator", "adaroll", "ours: the paper's policy, planned in rounds"),
+        Setting("utility", "mixed", "paper's default, as we read its figure; its formula is not public"),
+        Setting("rounds", "4", "ours: the paper decides rollout by rollout"),
+        Setting("min_rollouts", "2", "ours"),
+        Setting("max_rollouts", str(4 * generations), "ours: 4 x num_generations"),
+        Setting("prior_alpha", "1.0", "ours: uniform; the paper's prior is not public"),
+        Setting("prior_beta", "1.0", "ours: as above"),
+        Setting("belief_decay", "0.0", "paper, as we read it: every visit starts at the prior"),
+        Setting("prompt_weighting", "rollout", "ours: a prompt weighs as much as its rollouts, as in TRL's losses"),
+        Setting("success_reward", f"{task}_accuracy", "ours: a rollout succeeds where its answer is right"),
+        Setting("success_threshold", "0.5", "ours: the accuracy is 0 or 1"),
+    ]
+
+
+def loss_lines(loss: str, task: str, completion: int) -> list[Setting]:
+    accuracy = f"{task}_accuracy"
+    if loss == "grpo":
+        return [
+            Setting("loss_type", "grpo", "paper"),
+            Setting("scale_rewards", "group", "GRPO: divides by the group's standard deviation"),
+            Setting("reward_funcs", f"[{accuracy}]", "chosen: 1 for a right answer, else 0"),
+        ]
+    if loss == "dr_grpo":
+        return [
+            Setting("loss_type", "dr_grpo", "paper"),
+            Setting("scale_rewards", "none", "Dr. GRPO: does not divide by the standard deviation"),
+            Setting("reward_funcs", f"[{accuracy}]", "chosen: 1 for a right answer, else 0"),
+        ]
+    return [
+        Setting("loss_type", "dapo", "paper"),
+        Setting("scale_rewards", "group", "DAPO: as GRPO"),
+        Setting("epsilon_high", "0.28", "DAPO: clip-higher"),
+        Setting("reward_funcs", f"[{accuracy}, get_soft_overlong_punishment]", "DAPO: the sum of both"),
+        Setting("soft_punish_cache", str(completion // 5), "chosen: a fifth of the length, as in DAPO"),
+    ]
+
+
+def sections(model: Model, data: Data, task: str, loss: str) -> Iterator[Section]:
+    """What both recipes of a pair say."""
+    yield (
+        "Model and data",
+        [
+            Setting("model_name_or_path", model.hub_id, "paper"),
+            Setting("dtype", "float32", "chosen: master weights; an update of 1e-6 is lost in bfloat16"),
+            Setting("bf16", "true", "chosen: computes in bfloat16"),
+            Setting("task", task, "paper"),
+            Setting("dataset_train_split", "train", "chosen: the published training split"),
+            Setting("seed", "42", "chosen: both arms see the same prompts in the same order"),
+        ],
+    )
+    yield (
+        "Rollouts",
+        [
+            Setting("num_generations", str(GENERATIONS), "chosen: the average of a prompt"),
+            Setting("per_device_train_batch_size", str(DEVICE_BATCH), "chosen: rollouts in a forward pass"),
+            Setting("gradient_accumulation_steps", str(ACCUMULATION), "chosen: one optimiser step a generation batch"),
+            Setting("max_completion_length", str(data.completion), f"chosen: {data.why_completion}"),
+            Setting("temperature", "1.0", "chosen: samples from the policy itself"),
+            Setting("use_vllm", "true", "chosen; false generates with transformers"),
+            Setting("vllm_mode", "colocate", "chosen"),
+            Setting("vllm_gpu_memory_utilization", model.vllm_memory, "chosen: weights and cache, of 80 GB"),
+            Setting("vllm_max_model_length", "4096", "chosen: longest prompt and completion"),
+        ],
+    )
+    yield (
+        "Loss",
+        [
+            *loss_lines(loss, task, data.completion),
+            Setting("beta", "0.0", "chosen: no KL term, no reference model"),
+            Setting("num_iterations", "1", "chosen: on-policy"),
+        ],
+    )
+    yield (
+        "Optimiser",
+        [
+            Setting("learning_rate", model.learning_rate, "paper"),
+            Setting("lr_scheduler_type", "cosine", "paper"),
+            Setting("optim", "adamw_torch_fused", "paper: AdamW"),
+            Setting("warmup_steps", "10", "chosen"),
+            Setting("max_grad_norm", "1.0", "chosen"),
+            Setting("num_train_epochs", data.epochs, data.why_epochs),
+            Setting("gradient_checkpointing", "true", "chosen: memory for time"),
+        ],
+    )
+    yield (
+        "Logs and checkpoints",
+        [
+            Setting("logging_steps", "1", "chosen"),
+            Setting("report_to", "none", "chosen; or wandb, trackio, tensorboard"),
+            Setting("save_strategy", "steps", "chosen"),
+            Setting("save_steps", "50", "chosen"),
+            Setting("save_total_limit", "2", "chosen"),
+            Setting("eval_strategy", '"no"', "chosen: the checkpoints are scored afterwards"),
+        ],
+    )
+
+
+def header(folder: str, name: str, model: Model, data: Data, loss: str) -> str:
+    rollouts = DEVICE_BATCH * GPUS * ACCUMULATION
+    lines = [
+        "accelerate launch --config_file recipes/accelerate/zero3.yaml scripts/train.py \\",
+        f"    --config recipes/{folder}/{name}.yaml",
+        "",
+        f"{model.hub_id} on {data.title}, {LOSSES[loss]}. Full fine-tuning.",
+        f"{GPUS} GPUs x {DEVICE_BATCH} rollouts x {ACCUMULATION} steps = {rollouts} rollouts = "
+        f"{rollouts // GENERATIONS} prompts x {GENERATIONS}. On 4, 2, 1 GPUs add",
+        f"--gradient_accumulation_steps {', '.join(str(ACCUMULATION * k) for k in (2, 4, 8))}.",
+        f"LoRA: add --use_peft true --learning_rate {10 * float(model.learning_rate):.0e}".replace("e-0", "e-"),
+        f"    --lora_target_modules {model.lora}",
+        "Written by scripts/make_recipes.py: change it there.",
+    ]
+    return "\n".join(f"# {line}".rstrip() for line in lines)
+
+
+def body(parts: list[Section]) -> str:
+    blocks = []
+    for title, settings in parts:
+        lines = [f"{setting.key}: {setting.value} # {setting.source}" for setting in settings]
+        blocks.append("\n".join([f"# {title}", *lines]))
+    return "\n\n".join(blocks)
+
+
+ARM_TITLE = "Allocation: the only lines in which the two recipes of a pair differ"
+
+
+def recipes() -> Iterator[tuple[Path, str]]:
+    """Every recipe: its file and what it says."""
+    for model_name, model in MODELS.items():
+        for task, data in DATASETS.items():
+            folder = f"{model_name}/{task}"
+            for loss in LOSSES:
+                for adaptive in (False, True):
+                    name = arm_file(loss, adaptive)
+                    arm = (ARM_TITLE, arm_lines(name, folder, task, GENERATIONS, adaptive))
+                    text = body([*sections(model, data, task, loss), arm])
+                    yield ROOT / folder / f"{name}.yaml", f"{header(folder, name, model, data, loss)}\n\n{text}\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; list the files that differ")
+    arguments = parser.parse_args()
+    expected = dict(recipes())
+    strays = [path for path in ROOT.glob("*/*/*.yaml") if path not in expected]
+    wrong = [path for path, text in expected.items() if not path.exists() or path.read_text() != text]
+    if arguments.check:
+        for path in [*wrong, *strays]:
+            print(f"{path.relative_to(ROOT.parent)} is not what scripts/make_recipes.py writes")
+        return 1 if wrong or strays else 0
+    for path in wrong:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(expected[path])
+    print(f"{len(wrong)} of {len(expected)} recipes written")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
