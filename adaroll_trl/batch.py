@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,35 @@ class Round:
     @property
     def rows(self) -> int:
         return len(self.group_ids)
+
+
+def deal(counts: NDArray[np.int64], lengths: NDArray[np.int64], loads: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Deal a round's rows to the ranks like cards, so that no rank gets all rows of a long prompt.
+
+    The rows are sorted by prompt length and dealt in turn. Each rank gets as many as the others, two ranks' rows of
+    one prompt differ in number by at most one, and the hands' lengths by at most the longest prompt less the shortest.
+    The rank with the greatest load so far gets the lightest hand, which keeps the sums over all rounds as close.
+
+    Args:
+        counts (int array of shape (prompts,)): rollouts of each prompt; their sum is a multiple of the ranks.
+        lengths (int array of shape (prompts,)): of each prompt, in any unit.
+        loads (float array of shape (ranks,)): length that each rank had in earlier rounds.
+
+    Returns:
+        int array of shape (rows,): the prompt of each row, the first rank's rows first.
+    """
+    order = np.argsort(lengths, kind="stable")
+    hands = np.repeat(order, counts[order]).reshape(-1, len(loads)).T  # from the lightest to the heaviest
+    by_load = np.argsort(-loads, kind="stable")
+    dealt = np.empty_like(hands)
+    dealt[by_load] = hands
+    return dealt.ravel()
+
+
+def _prompt_length(row: Mapping[str, Any]) -> int:
+    """Characters of a row's prompt, which stand for its tokens."""
+    prompt = row["prompt"]
+    return len(prompt) if isinstance(prompt, str) else sum(len(str(message.get("content"))) for message in prompt)
 
 
 @dataclass
@@ -80,8 +110,18 @@ class GenerationBatch:
         return np.asarray(alpha / (alpha + beta))
 
     def plan_round(self, counts: NDArray[np.int64], rank: int, world_size: int) -> Round:
-        """The round that gives prompt i `counts[i]` rollouts, and each rank as many rows as the others."""
-        group_ids = np.repeat(np.arange(self.num_prompts), counts)
+        """The round that gives prompt i `counts[i]` rollouts, and each rank as many rows as the others.
+
+        On several ranks the rows are dealt, see `deal`. Only a batch of equal groups in a single round, which is plain
+        GRPO, keeps TRL's order, in which rank r has the r-th stretch of the rows.
+        """
+        plain = not self.rounds and counts.sum() == self.left and (counts == counts[0]).all()
+        if world_size == 1 or plain:
+            group_ids = np.repeat(np.arange(self.num_prompts), counts)
+        else:
+            lengths = np.array([_prompt_length(row) for row in self.rows])
+            loads = [lengths[round_.group_ids].reshape(world_size, -1).sum(axis=1) for round_ in self.rounds]
+            group_ids = deal(counts, lengths, np.sum([np.zeros(world_size), *loads], axis=0))
         share = len(group_ids) // world_size
         return Round(group_ids, self.belief_means[group_ids], slice(rank * share, (rank + 1) * share))
 

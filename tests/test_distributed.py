@@ -68,11 +68,25 @@ def test_the_engine_is_what_it_is_meant_to_be(ranks):
 
 
 def test_every_rank_generates_the_same_number_of_rows(ranks):
-    shares = [result["unequal"]["shares"] for result in ranks]
-    assert all(share == shares[0] for share in shares)
-    assert len(shares[0]) == 3
-    assert sum(shares[0]) == 12 // len(ranks)
+    sizes = [[len(prompts) for prompts in result["unequal"]["shares"]] for result in ranks]
+    assert all(size == sizes[0] for size in sizes)
+    assert len(sizes[0]) == 3
+    assert sum(sizes[0]) == 12 // len(ranks)
     assert all(len(result["unequal"]["advantages"]) == 12 // len(ranks) for result in ranks)
+
+
+def test_the_rows_of_a_prompt_are_spread_over_the_ranks(ranks):
+    shared = False
+    for hands in zip(*(result["unequal"]["shares"] for result in ranks), strict=True):
+        for prompt in {prompt for hand in hands for prompt in hand}:
+            held = [hand.count(prompt) for hand in hands]
+            assert max(held) - min(held) <= 1
+            shared |= min(held) > 0
+    assert shared or len(ranks) == 4  # three rows a rank and three prompts leave four ranks little to share
+    characters = [sum(len("".join(prompts)) for prompts in result["unequal"]["shares"]) for result in ranks]
+    lengths = {len(prompt) for result in ranks for hand in result["unequal"]["shares"] for prompt in hand}
+    assert len(lengths) > 1
+    assert max(characters) - min(characters) <= max(lengths) - min(lengths)
 
 
 def test_advantages_are_over_the_groups_of_all_ranks(ranks):

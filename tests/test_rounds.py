@@ -206,14 +206,6 @@ def test_replace_last_overwrites_the_newest_entries():
     assert list(entries) == [1.0, 2.0, 8.0, 9.0]
 
 
-def test_every_rank_gets_as_many_rows_as_the_others():
-    rows = [{"prompt": str(i)} for i in range(3)]
-    batch = GenerationBatch(rows, ["a", "b", "c"], np.ones(3), np.ones(3), left=12, rounds_left=2)
-    counts = np.array([5, 0, 3])
-    shares = [batch.plan_round(counts, rank, 4) for rank in range(4)]
-    assert [s.group_ids[s.local].tolist() for s in shares] == [[0, 0], [0, 0], [0, 2], [2, 2]]
-
-
 def test_a_batch_keeps_count():
     rows = [{"prompt": str(i)} for i in range(2)]
     batch = GenerationBatch(rows, ["a", "b"], np.ones(2), np.ones(2), left=5, rounds_left=2)

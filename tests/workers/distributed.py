@@ -134,10 +134,10 @@ def equivalence(results: dict[str, Any]) -> None:
 
 
 class SharesTrainer(RecordingTrainer):
-    """Keeps how many rows this rank generates in each round."""
+    """Keeps the prompts of this rank's rows in each round."""
 
     def _calculate_rewards(self, inputs: Any, *args: Any) -> Any:
-        self.shares = [*getattr(self, "shares", []), len(inputs)]
+        self.shares = [*getattr(self, "shares", []), [row["prompt"][0]["content"] for row in inputs]]
         return super()._calculate_rewards(inputs, *args)
 
 
