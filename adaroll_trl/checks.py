@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,14 +85,19 @@ def check_trainer(trainer: Any) -> None:
                 f"{base.__name__} comes from Unsloth, which rewrites TRL's GRPOTrainer and with it the methods that "
                 "a round calls. Do not import unsloth in this process, or use Unsloth's trainer without adaroll_trl."
             )
+    check_generation_seed(trainer.args)
+    _check_tools(trainer)
+
+
+def check_generation_seed(args: Any) -> None:
+    """Refuse a seed in the options of generation: all rounds of a batch would be alike."""
     for name in ("generation_kwargs", "transformers_continuous_batching_config"):
-        seed = (getattr(trainer.args, name, None) or {}).get("seed")  # TRL below 1.9 has only the first
+        seed = (getattr(args, name, None) or {}).get("seed")  # TRL below 1.9 has only the first
         if seed is not None:
             raise ValueError(
                 f"{name} has seed={seed!r}: every round would generate the same completions again. Remove it; `seed` "
                 "in the training arguments seeds the run."
             )
-    _check_tools(trainer)
 
 
 def _check_tools(trainer: Any) -> None:
@@ -122,27 +127,63 @@ def _zero_stage(trainer: Any) -> int:
 
 
 def explain_batch_size(args: Any, num_processes: int | None = None) -> str:
-    """Why a generation batch does not hold whole groups, and the nearest settings that would."""
+    """Why the numbers of a batch do not fit together, all of them, and for each the nearest that would.
+
+    Args:
+        args (`GRPOConfig`): as far as TRL has set it up before it found the fault.
+        num_processes (`int`, *optional*): None takes `args.world_size`.
+    """
     world = num_processes or args.world_size
     device, steps, group = args.per_device_train_batch_size, args.steps_per_generation, args.num_generations
+    total = args.generation_batch_size
+    if steps is None and total is not None and total % (device * world):
+        options = {
+            "generation_batch_size": _nearest(total, lambda size: size % (device * world) == 0 == size % group),
+            "per_device_train_batch_size": _nearest(device, lambda size: total % (size * world) == 0),
+        }
+        return (
+            f"generation_batch_size={total} is not a whole number of steps: a step takes per_device_train_batch_size="
+            f"{device} x {world} processes = {device * world} rollouts (and a group takes num_generations={group}). "
+            f"{_that_fit(options)}"
+        )
     total = device * world * steps
-    step_size = device * world
-    by_steps = [k for k in range(1, steps + group + 1) if (step_size * k) % group == 0]
-    by_group = [g for g in range(2, total + 1) if total % g == 0]
-    steps_text = " or ".join(map(str, _nearest(by_steps, steps))) or "none"
-    group_text = " or ".join(map(str, _nearest(by_group, group))) or "none"
+    if total % group == 0:
+        return _explain_eval_batch_size(args, world)
+    options = {
+        "per_device_train_batch_size": _nearest(device, lambda size: size * world * steps % group == 0),
+        "steps_per_generation": _nearest(steps, lambda count: device * world * count % group == 0),
+        "num_generations": _nearest(group, lambda size: size > 1 and total % size == 0),
+    }
     return (
         f"A generation batch of {total} rollouts does not hold whole groups of num_generations={group}: it is "
         f"per_device_train_batch_size={device} x {world} processes x steps_per_generation={steps} (which defaults to "
-        f"gradient_accumulation_steps={args.gradient_accumulation_steps}). Nearest that fit: "
-        f"steps_per_generation={steps_text}, or num_generations={group_text}."
+        f"gradient_accumulation_steps={args.gradient_accumulation_steps}). {_that_fit(options)}"
     )
 
 
-def _nearest(candidates: Sequence[int], value: int) -> list[int]:
-    below = [c for c in candidates if c < value]
-    above = [c for c in candidates if c > value]
-    return below[-1:] + above[:1]
+def _explain_eval_batch_size(args: Any, world: int) -> str:
+    device, group = args.per_device_eval_batch_size, args.num_generations_eval or args.num_generations
+    options = {
+        "per_device_eval_batch_size": _nearest(device, lambda size: size * world % group == 0),
+        "num_generations_eval": _nearest(group, lambda size: device * world % size == 0),
+    }
+    return (
+        f"An evaluation batch of {device * world} rollouts does not hold whole groups of num_generations_eval={group} "
+        f"(which defaults to num_generations={args.num_generations}): it is per_device_eval_batch_size={device} x "
+        f"{world} processes. {_that_fit(options)}"
+    )
+
+
+def _nearest(value: int, fits: Callable[[int], bool]) -> list[int]:
+    """The nearest numbers below and above `value` that fit, as far as ten times as much."""
+    below = next((number for number in range(value - 1, 0, -1) if fits(number)), None)
+    above = next((number for number in range(value + 1, 10 * value + 1000) if fits(number)), None)
+    return [number for number in (below, above) if number is not None]
+
+
+def _that_fit(options: Mapping[str, Sequence[int]]) -> str:
+    texts = [f"{name}={' or '.join(map(str, numbers))}" for name, numbers in options.items() if numbers]
+    return f"Nearest that fit, one of: {', '.join(texts)}."
 
 
 def nothing_to_decide(num_prompts: int, num_generations: int, min_rollouts: int, num_processes: int) -> str | None:

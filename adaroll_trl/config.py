@@ -154,7 +154,7 @@ class AdaRollGRPOConfig(AdaRollOptions, GRPOConfig):
         try:
             super().__post_init__()
         except ValueError as error:
-            if "divisible by num_generations" not in str(error):
+            if "must be divisible by" not in str(error):
                 raise
             raise ValueError(explain_batch_size(self)) from error
         if self.max_rollouts is not None and self.num_generations is not None:

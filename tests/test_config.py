@@ -83,7 +83,32 @@ def test_a_batch_that_does_not_hold_whole_groups_shows_the_arithmetic(tmp_path):
         assert part in text
     assert "steps_per_generation=3 or 6" in text
     assert "num_generations=4 or 8" in text
+    assert "per_device_train_batch_size=3 or 6" in text
     assert len(text) > len(str(plain.value))
+
+
+def test_a_generation_batch_that_is_no_whole_number_of_steps_shows_the_arithmetic(tmp_path):
+    with pytest.raises(ValueError) as error:
+        config(tmp_path, per_device_train_batch_size=8, generation_batch_size=100, num_generations=3)
+    for part in (
+        "generation_batch_size=100 ",
+        "per_device_train_batch_size=8 x 1 processes = 8 rollouts",
+        "num_generations=3)",
+        "generation_batch_size=96 or 120",
+        "per_device_train_batch_size=5 or 10",
+    ):
+        assert part in str(error.value)
+    config(tmp_path, per_device_train_batch_size=8, generation_batch_size=120, num_generations=3)
+    config(tmp_path, per_device_train_batch_size=10, generation_batch_size=100, num_generations=5)
+
+
+def test_an_evaluation_batch_that_does_not_hold_whole_groups_shows_the_arithmetic(tmp_path):
+    with pytest.raises(ValueError) as error:
+        config(tmp_path, per_device_eval_batch_size=8, num_generations_eval=6, eval_strategy="steps", eval_steps=1)
+    for part in ("batch of 8 rollouts", "num_generations_eval=6 ", "per_device_eval_batch_size=6 or 12"):
+        assert part in str(error.value)
+    assert "num_generations_eval=4 or 8" in str(error.value)
+    config(tmp_path, per_device_eval_batch_size=12, num_generations_eval=6, eval_strategy="steps", eval_steps=1)
 
 
 def test_other_errors_of_trl_pass_through(tmp_path):

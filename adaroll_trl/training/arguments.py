@@ -1,18 +1,33 @@
-"""The arguments of `adaroll train` beside AdaRollGRPOConfig's and TRL's ModelConfig."""
+"""The arguments of `adaroll train` beside AdaRollGRPOConfig's and TRL's ModelConfig, and their parser."""
 
 from __future__ import annotations
 
+import argparse
+import difflib
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trl import ModelConfig, ScriptArguments, TrlParser
+import torch
+from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, TrlParser
 
 from ..config import AdaRollGRPOConfig
 
+TRAINERS = ("adaroll", "grpo")
+COLUMN_OPTIONS = ("prompt_column", "answer_column", "id_column", "level_column", "verifier")
+
 
 @dataclass
-class TrainArguments(ScriptArguments):
-    """What to train on, and with which trainer. `dataset_name` is a Hub id or a local path."""
+class TrainArguments(DatasetMixtureConfig, ScriptArguments):
+    """What to train on, and with which trainer: TRL's script arguments, its data set mixtures, and a task by name.
+
+    `dataset_name` is a Hub id or a local path. One of `task`, `dataset_name` and `datasets` says where prompts come
+    from; `task` with `dataset_name` reads the task's records from there.
+
+    Raises:
+        ValueError: for a value that cannot be right.
+    """
 
     trainer: Literal["adaroll", "grpo"] = field(
         default="adaroll",
@@ -22,22 +37,171 @@ class TrainArguments(ScriptArguments):
         default=None,
         metadata={"help": "A task by name: its data set, prompt and reward. `dataset_name` replaces its source."},
     )
+    prompt_column: str | None = field(
+        default=None,
+        metadata={"help": "Column with the question, in a data set of your own. None: the first usual name."},
+    )
+    answer_column: str | None = field(
+        default=None,
+        metadata={"help": "Column with the gold answer, in a data set of your own. None: the first usual name."},
+    )
+    id_column: str | None = field(
+        default=None,
+        metadata={"help": "Column that tells prompts apart, in a data set of your own. None: a hash of the prompt."},
+    )
+    level_column: str | None = field(
+        default=None, metadata={"help": "Column with a difficulty, in a data set of your own."}
+    )
+    verifier: str | None = field(
+        default=None,
+        metadata={
+            "help": "How completions are compared with the gold answers in a data set of your own: 'number', 'math', "
+            "'letter', 'yes_no' or 'text'. None: guessed from the gold answers."
+        },
+    )
+    instruction: str | None = field(
+        default=None,
+        metadata={"help": "What each prompt ends with, instead of the task's or the verifier's own words."},
+    )
     reward_funcs: list[str] | None = field(
         default=None,
-        metadata={"help": "Reward functions by name or dotted path, instead of the task's own."},
+        metadata={
+            "help": "Reward functions. None: the task's own. By name: the task's (such as `gsm8k_accuracy`, or "
+            "`answer_accuracy` for a data set of your own), `accuracy_reward`, `reasoning_accuracy_reward`, "
+            "`think_format_reward`, `get_soft_overlong_punishment` "
+            "(lengths from `max_completion_length` and `soft_punish_cache`), or a dotted path "
+            "(`my_lib.rewards.mine` or `my_lib.rewards:mine`). `reward_weights` weighs them in this order."
+        },
+    )
+    reward_model_name_or_path: str | None = field(
+        default=None,
+        metadata={"help": "A reward model (sequence classification), Hub id or local path; it comes first."},
+    )
+    soft_punish_cache: int | None = field(
+        default=None,
+        metadata={
+            "help": "Only for `get_soft_overlong_punishment`: its penalty grows from 0 to -1 over this many last "
+            "tokens before `max_completion_length`. None means a fifth of it."
+        },
+    )
+    max_train_samples: int | None = field(
+        default=None, metadata={"help": "Train on the first so many rows only. None takes all."}
+    )
+    max_eval_samples: int | None = field(
+        default=None, metadata={"help": "Evaluate on the first so many rows only. None takes all."}
     )
     dry_run: bool = field(
         default=False,
-        metadata={"help": "Print the resolved plan and stop before the model is loaded."},
+        metadata={"help": "Print the resolved plan and stop: no weights are loaded and no accelerator is touched."},
+    )
+    assume_processes: int | None = field(
+        default=None,
+        metadata={"help": "Only for `dry_run`: plan for this many processes. None takes $WORLD_SIZE, else 1."},
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.reward_funcs, str):  # `reward_funcs: name` in YAML
+            self.reward_funcs = [self.reward_funcs]
+        if self.trainer not in TRAINERS:  # argparse does not check values from YAML
+            raise ValueError(f"trainer={self.trainer!r} is not known. Use one of 'adaroll', 'grpo'.")
+        for name in ("max_train_samples", "max_eval_samples", "assume_processes", "soft_punish_cache"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value!r} must be an integer of at least 1.")
+        if self.assume_processes is not None and not self.dry_run:
+            raise ValueError(
+                f"assume_processes={self.assume_processes} has no effect without dry_run: a launcher (`accelerate "
+                "launch`, `torchrun`) sets the number of processes of a run."
+            )
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The options that map a data set of the user's own, by name, where given."""
+        given = {name: getattr(self, name) for name in COLUMN_OPTIONS}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def planned_config(processes: int) -> type[AdaRollGRPOConfig]:
+    """AdaRollGRPOConfig for `processes` processes that are not there: a dry run starts none and looks at no device."""
+
+    class PlannedConfig(AdaRollGRPOConfig):
+        world_size = property(lambda self: processes)
+        process_index = property(lambda self: 0)
+        local_process_index = property(lambda self: 0)
+        device = property(lambda self: torch.device("cpu"))
+        n_gpu = property(lambda self: 0)
+
+        def __post_init__(self) -> None:
+            # What transformers would try out on the machine at hand, which need not be the one to train on
+            elsewhere = {"use_cpu": True, "deepspeed": None, "tf32": None, "torch_compile": False}
+            given = {name: getattr(self, name) for name in elsewhere}
+            for name, value in elsewhere.items():
+                setattr(self, name, value)
+            super().__post_init__()
+            for name, value in given.items():
+                setattr(self, name, value)
+
+    return PlannedConfig
+
+
+class TrainParser(TrlParser):
+    """TRL's parser, with the nearest valid name for an unknown one."""
+
+    def set_defaults_with_config(self, **kwargs: Any) -> list[str]:
+        known = {action.dest for action in self._actions} - {"help"}
+        for key in kwargs:
+            if key not in known:
+                raise ValueError(f"The config file has {key!r}, which is no option.{_nearest(key, known)}")
+        return super().set_defaults_with_config(**kwargs)
+
+    def parse_args_into_dataclasses(self, args: Any = None, *rest: Any, **kwargs: Any) -> Any:
+        options, unknown = self.parse_known_args(args)
+        if unknown:
+            known = [text for action in self._actions for text in action.option_strings if text.startswith("--")]
+            raise ValueError(f"{unknown[0]!r} is no option.{_nearest(unknown[0].split('=')[0], known)}")
+        if options.dry_run:
+            planned: Any = planned_config(_processes(options))
+            self.dataclass_types = [planned if kind is AdaRollGRPOConfig else kind for kind in self.dataclass_types]
+        return super().parse_args_into_dataclasses(args, *rest, **kwargs)
+
+
+def _nearest(given: str, known: Any) -> str:
+    near = difflib.get_close_matches(given, sorted(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else " `adaroll train --help` lists them."
+
+
+def _processes(options: argparse.Namespace) -> int:
+    given = options.assume_processes
+    return max(1, int(os.environ.get("WORLD_SIZE") or 1) if given is None else int(given))
+
+
+def make_parser() -> TrainParser:
+    """TRL's parser: `--config recipe.yaml`, and the command line over it."""
+    dataclass_types: Any = [TrainArguments, AdaRollGRPOConfig, ModelConfig]
+    return TrainParser(
+        dataclass_types,
+        prog="adaroll train",
+        description="Train with GRPO or AdaRoll-GRPO. Every option may stand in a YAML file given by --config; the "
+        "command line wins. --dry-run shows what would happen.",
     )
 
 
-def make_parser() -> TrlParser:
-    """TRL's parser: `--config recipe.yaml`, and the command line over it."""
-    dataclass_types: Any = (TrainArguments, AdaRollGRPOConfig, ModelConfig)
-    return TrlParser(dataclass_types, prog="adaroll train")
+def parse(arguments: Sequence[str] | None = None) -> tuple[TrainArguments, AdaRollGRPOConfig, ModelConfig]:
+    """Parse `--config` and the command line over it.
 
-
-def parse(arguments: list[str] | None = None) -> tuple[TrainArguments, AdaRollGRPOConfig, ModelConfig]:
-    parsed: Any = make_parser().parse_args_and_config(args=arguments, fail_with_unknown_args=True)
+    Raises:
+        ValueError: for an unknown option or key, naming the nearest one, and for values that cannot be right.
+        OSError: if the config file cannot be read.
+    """
+    parsed: Any = make_parser().parse_args_and_config(_split_config(arguments), fail_with_unknown_args=True)
     return parsed[0], parsed[1], parsed[2]
+
+
+def _split_config(arguments: Sequence[str] | None) -> list[str] | None:
+    """`--config=file` as TRL's parser wants it, in two words."""
+    if arguments is None:
+        return None
+    if list(arguments)[-1:] == ["--config"]:
+        raise ValueError("--config is the last word: the path of a YAML file must follow it.")
+    return [part for text in arguments for part in (text.split("=", 1) if text.startswith("--config=") else [text])]
