@@ -38,8 +38,9 @@ def parse(arguments: Sequence[str]) -> EvalSettings:
     """
     from trl import TrlParser
 
+    dataclass_types: Any = [EvalSettings]
     parser = TrlParser(
-        EvalSettings,
+        dataclass_types,
         prog="adaroll eval",
         usage=USAGE,
         description="Accuracy and pass@k of a model on tasks with verifiable answers, with intervals. Completions are "
