@@ -1,0 +1,214 @@
+"""Rounds against a real vLLM on the CPU: a server with one process and with two ZeRO-3 ranks, and colocate with one.
+
+`bash scripts/test_vllm.sh` makes the environment and runs these; elsewhere they are skipped. One launch runs every
+case (`tests/workers/vllm.py`); the tests read what each rank left. The figure that tells whether a row's completion was
+sampled for its prompt, from the present weights, is the difference between the log-probabilities that vLLM sampled
+with and the trainer's own for the same tokens: float noise if so. The controls show that it is live.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: run scripts/test_vllm.sh"),
+]
+
+NOISE, LIVE = 1e-5, 1e-2  # mean differences; float32 sums in another order make some 1e-7
+PROCESSES = {"server": 1, "zero3": 2, "colocate": 1}
+FIXED_ROUNDS = {"1 round": 1, "2 rounds": 2, "4 rounds": 4, "uniform": 1, "sleep mode, 1 round": 1}
+SLEEPING = ["sleep mode", "sleep mode, LoRA", "sleep mode, 1 round"]
+CASES = ["1 round", "2 rounds", "4 rounds", "uniform", "LoRA", "token_truncate", "no correction", *SLEEPING]
+ONE_STEP = "two batches in a step"
+CONTROLS = ["control: weights sent once", "control: asleep, weights not sent"]
+
+
+@pytest.fixture(scope="module")
+def lively_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.cpu_vllm import build_lively_model_dir
+
+    return build_lively_model_dir(tmp_path_factory.mktemp("vllm") / "lively-llama")
+
+
+@pytest.fixture(scope="module")
+def url(lively_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of vLLM's server, for all launches that need one."""
+    from tests.cpu_vllm import serving
+
+    with serving(lively_model_dir, tmp_path_factory.mktemp("server") / "log") as url:
+        yield url
+
+
+@pytest.fixture(scope="module", params=PROCESSES)
+def launch(
+    request: pytest.FixtureRequest, lively_model_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
+    """Each rank's results."""
+    from tests.cpu_vllm import VLLM_ENVIRONMENT
+
+    mode, world = request.param, PROCESSES[request.param]
+    folder = tmp_path_factory.mktemp(mode)
+    command = [sys.executable]
+    if world > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={world}"]
+    command += ["-m", "tests.workers.vllm", str(lively_model_dir), str(folder), mode]
+    if mode != "colocate":
+        command.append(request.getfixturevalue("url"))
+    root = Path(__file__).parent.parent
+    environment = {**os.environ, **VLLM_ENVIRONMENT}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    ranks = [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world)]
+    if table := os.environ.get("ADAROLL_VLLM_TABLE"):
+        with Path(table).open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in table_rows(mode, ranks))
+    return ranks
+
+
+def case_of(launch: list[dict[str, Any]], case: str) -> list[dict[str, Any]]:
+    if case not in launch[0]:
+        pytest.skip("sleep mode is of colocate mode only")
+    return [rank[case] for rank in launch]
+
+
+def means(ranks: list[dict[str, Any]]) -> list[float]:
+    """The mean difference of each generation batch, over the ranks."""
+    return [
+        statistics.fmean(rank["differences"][batch]["mean"] for rank in ranks)
+        for batch in range(len(ranks[0]["differences"]))
+    ]
+
+
+def table_rows(mode: str, launch: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What docs/results/vllm_cpu.md shows of each case."""
+    rows = []
+    for case in launch[0]:
+        ranks = [rank[case] for rank in launch]
+        first, batches = ranks[0], len(ranks[0]["prompts"])
+        rows.append(
+            {
+                "mode": {"zero3": "server", "server": "server", "colocate": "colocate"}[mode],
+                "processes": f"{len(launch)}, ZeRO-3" if mode == "zero3" else str(len(launch)),
+                "case": case,
+                "rounds": len(first["asked"]) // batches,
+                "steps": first["steps"],
+                "batches": batches,
+                "budget": first["budget"] * batches,
+                "completions": sum(first["asked"]) if first["finished"] is None else first["finished"],
+                "weights sent": first["transfers"],
+                "first": means(ranks)[0],
+                "later": max(means(ranks)[1:]),
+            }
+        )
+    return rows
+
+
+def test_the_processes_are_what_they_are_meant_to_be(launch):
+    world = len(launch)
+    for rank in launch:
+        for result in rank.values():
+            assert result["world"] == world
+            assert world == 1 or result["engine"] == ("DeepSpeedEngine", 3)
+
+
+@pytest.mark.parametrize("case", [*CASES, ONE_STEP])
+def test_every_row_was_sampled_for_its_prompt_from_the_present_weights(launch, case):
+    ranks = case_of(launch, case)
+    for rank in ranks:
+        assert len(rank["differences"]) == len(rank["prompts"]) >= 3
+        for difference in rank["differences"]:
+            assert difference["mean"] < NOISE
+            assert difference["max"] < 10 * NOISE
+        # Row by row without TRL, of the first batch, when the weights are the checkpoint's
+        assert rank["rescored"] < 10 * NOISE
+
+
+@pytest.mark.parametrize("case", CONTROLS)
+def test_stale_weights_are_seen(launch, case):
+    """The first batch has the right weights, later ones do not."""
+    first, *later = means(case_of(launch, case))
+    assert first < NOISE
+    assert min(later) > LIVE
+
+
+def test_rows_with_the_answer_to_another_prompt_are_seen(launch):
+    ranks = case_of(launch, "control: rows mixed up")
+    assert min(means(ranks)) > LIVE
+    assert min(rank["rescored"] for rank in ranks) > LIVE
+
+
+@pytest.mark.parametrize("case", [*CASES, ONE_STEP])
+def test_the_budget_is_exact(launch, case):
+    ranks = case_of(launch, case)
+    main, budget, batches = ranks[0], ranks[0]["budget"], len(ranks[0]["prompts"])
+    rounds = FIXED_ROUNDS.get(case, 3)
+    assert len(main["asked"]) == rounds * batches
+    assert [sum(main["asked"][i * rounds : (i + 1) * rounds]) for i in range(batches)] == [budget] * batches
+    assert main["finished"] in (None, budget * batches)  # what the server counted itself
+    groups = []
+    for batch in range(batches):
+        sizes = Counter(prompt for rank in ranks for prompt in rank["prompts"][batch])
+        assert sum(sizes.values()) == budget
+        assert len(sizes) == 4
+        groups += sizes.values()
+        assert all(len(rank["prompts"][batch]) == budget // len(ranks) for rank in ranks)
+    assert (set(groups) == {4}) == (case == "uniform" or rounds == 1)
+
+
+@pytest.mark.parametrize("case", [*CASES, ONE_STEP])
+def test_weights_are_sent_once_for_an_optimizer_step(launch, case):
+    """Before the first round of the first batch after a step; not once a round."""
+    main, *others = case_of(launch, case)
+    rounds, batches = FIXED_ROUNDS.get(case, 3), len(main["prompts"])
+    sharing = 2 if case == ONE_STEP else 1
+    batch = ["weights", *["generate"] * rounds * sharing]
+    if case in SLEEPING:
+        batch = ["wake weights", "weights", "wake kv_cache", *["generate"] * rounds, "sleep"]
+        assert main["calls_of_init"] == ["sleep"]
+    assert main["calls"] == batch * (batches // sharing)
+    assert main["transfers"] == batches // sharing
+    assert all(other["calls"] == [] for other in others)  # the main process alone talks to the server
+
+
+@pytest.mark.parametrize("case", ["2 rounds", "token_truncate", "LoRA"])
+def test_importance_sampling_ratios_are_one(launch, case):
+    for rank in case_of(launch, case):
+        for difference in rank["differences"]:
+            ratios = difference["ratios"]
+            assert (ratios.shape[1] > 1) == (case == "token_truncate")
+            torch.testing.assert_close(ratios, torch.ones_like(ratios), rtol=0, atol=1e-4)
+
+
+def test_importance_sampling_ratios_follow_stale_weights(launch):
+    for rank in case_of(launch, "control: weights sent once"):
+        assert (rank["differences"][-1]["ratios"] - 1).abs().max() > LIVE
+
+
+def test_the_correction_can_be_left_out(launch):
+    for rank in case_of(launch, "no correction"):
+        assert all(difference["ratios"] is None for difference in rank["differences"])
+        assert not [name for entry in rank["log"] for name in entry if name.startswith("sampling/")]
+
+
+@pytest.mark.parametrize("case", ["1 round", "2 rounds", "4 rounds", "LoRA"])
+def test_the_logged_difference_is_that_of_the_batch(launch, case):
+    ranks = case_of(launch, case)
+    for rank in ranks:
+        logged = [entry for entry in rank["log"] if "sampling/sampling_logp_difference/mean" in entry]
+        assert len(logged) == len(rank["differences"])
+        for entry, mean in zip(logged, means(ranks), strict=True):
+            assert entry["sampling/sampling_logp_difference/mean"] == pytest.approx(mean, rel=0.2)

@@ -1,0 +1,149 @@
+"""Runs on every process: trains every case against a real vLLM and leaves each rank's results in a file.
+
+python -m tests.workers.vllm MODEL_DIR OUTPUT_DIR {server,colocate} [URL]
+torchrun --nproc_per_node 2 -m tests.workers.vllm MODEL_DIR OUTPUT_DIR zero3 URL
+"""
+
+# ruff: noqa: E402 (the process group comes before TRL)
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from accelerate.state import AcceleratorState
+
+LAUNCH = sys.argv[3]
+if LAUNCH == "zero3":
+    # Before any config is built: otherwise accelerate falls back to DDP
+    os.environ |= {"DS_ACCELERATOR": "cpu", "ACCELERATE_USE_DEEPSPEED": "true"}
+    PartialState(backend="gloo")
+
+from peft import LoraConfig
+
+from tests.compatibility import BUDGET, adaptive
+from tests.cpu_vllm import Record, colocate, connect, finished_requests, rescored
+from tests.tiny import prompts_of
+
+MODEL, OUTPUT = Path(sys.argv[1]), Path(sys.argv[2])
+URL = sys.argv[4] if len(sys.argv) > 4 else None
+RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+ZERO3 = {
+    "zero_optimization": {
+        "stage": 3,
+        "overlap_comm": False,
+        "stage3_param_persistence_threshold": 0,  # so that tiny parameters are really partitioned
+    },
+    "zero_allow_untested_optimizer": True,
+    "zero_force_ds_cpu_optimizer": False,
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+}
+
+
+def lora() -> LoraConfig:
+    return LoraConfig(r=4, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"])
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    """By name: options of the trainer; `faults` are passed to `Record.reset`."""
+    found: dict[str, dict[str, Any]] = {
+        "1 round": {"rounds": 1},
+        "2 rounds": {"rounds": 2},
+        "4 rounds": {"rounds": 4},
+        "uniform": {"allocator": "uniform", "rounds": None},
+        "LoRA": {"trainer_kwargs": {"peft_config": lora()}},
+        "token_truncate": {"vllm_importance_sampling_mode": "token_truncate"},
+        "no correction": {"vllm_importance_sampling_correction": False},
+        "two batches in a step": {"gradient_accumulation_steps": 4, "steps_per_generation": 2, "max_steps": 2},
+        "control: weights sent once": {"faults": {"drop_weights_after": 1}},
+        "control: rows mixed up": {"faults": {"mix_rows_up": True}},
+    }
+    if LAUNCH == "colocate":
+        found["sleep mode"] = {"vllm_enable_sleep_mode": True}
+        found["sleep mode, LoRA"] = {"vllm_enable_sleep_mode": True, "trainer_kwargs": {"peft_config": lora()}}
+        found["sleep mode, 1 round"] = {"vllm_enable_sleep_mode": True, "rounds": 1}
+        found["control: asleep, weights not sent"] = {
+            "vllm_enable_sleep_mode": True,
+            "faults": {"drop_weights_after": 1},
+        }
+    return found
+
+
+def build(**extra: Any) -> Any:
+    options: dict[str, Any] = {
+        "rounds": 3,
+        "max_steps": 6,
+        "learning_rate": 1e-2,
+        "per_device_train_batch_size": 8 // WORLD,
+        "use_vllm": True,
+        "vllm_mode": "colocate" if LAUNCH == "colocate" else "server",
+        "vllm_server_base_url": URL,
+        **extra,
+    }
+    options = {name: value for name, value in options.items() if value is not None}
+    if LAUNCH == "zero3":
+        AcceleratorState._reset_state()  # it takes a DeepSpeed plugin only once
+        options |= {"use_cpu": False, "accelerator_config": {"use_configured_state": True}, "deepspeed": ZERO3}
+    return adaptive(MODEL, OUTPUT / "run", **options)
+
+
+def differences(output: dict[str, Any]) -> dict[str, Any]:
+    """What vLLM sampled with against the trainer's log-probabilities, over this rank's tokens."""
+    found = (output["old_per_token_logps"] - output["sampling_per_token_logps"]).abs()
+    found = found[output["completion_mask"].bool()]
+    return {
+        "mean": found.mean().item(),
+        "max": found.max().item(),
+        "ratios": output.get("importance_sampling_ratio"),
+    }
+
+
+def engine(trainer: Any) -> tuple[str, int]:
+    wrapped = trainer.model_wrapped
+    return type(wrapped).__name__, wrapped.zero_optimization_stage() if LAUNCH == "zero3" else 0
+
+
+def run(record: Record, faults: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+    record.reset(**(faults or {}))
+    trainer = build(**options)
+    built = list(record.calls)
+    before = finished_requests(URL) if URL and RANK == 0 else 0
+    trainer.train()
+    outputs = [output for _, output in trainer.recorded]
+    return {
+        "engine": engine(trainer),
+        "world": trainer.accelerator.num_processes,
+        "budget": BUDGET,
+        "steps": trainer.state.global_step,
+        "calls_of_init": built,
+        "calls": record.calls[len(built) :],
+        "asked": record.asked,
+        "transfers": record.transfers,
+        "finished": finished_requests(URL) - before if URL and RANK == 0 else None,
+        "prompts": [prompts_of(output) for output in outputs],
+        "differences": [differences(output) for output in outputs],
+        "rescored": rescored(MODEL, prompts_of(outputs[0]), outputs[0]),
+        "log": [{k: v for k, v in entry.items() if "time" not in k} for entry in trainer.state.log_history[:-1]],
+    }
+
+
+def main() -> None:
+    record = Record()
+    if LAUNCH == "colocate":
+        colocate(record)
+    else:
+        connect(record, OUTPUT / "weights")
+    results = {}
+    for name, options in cases().items():
+        print(f"== {LAUNCH}: {name}", flush=True)
+        results[name] = run(record, **options)
+    torch.save(results, OUTPUT / f"rank{RANK}.pt")
+
+
+if __name__ == "__main__":
+    main()
