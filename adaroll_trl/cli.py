@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,11 @@ _USER_DEFAULTS: dict[str, Any] = {
 _DATA_FIELDS = ("split", "prompt_column", "answer_column", "level_column", "instruction")
 _ADAROLL_FIELDS = ("rounds", "allocator", "utility", "min_rollouts", "max_rollouts")
 
+# Commands that read the rest of the line themselves: module with a `main(arguments)`, and a line of help.
+_OWN_PARSERS = {
+    "eval": ("adaroll_trl.evaluation.command", "accuracy and pass@k of a model, with intervals; paired comparisons"),
+}
+
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of `adaroll` and its subcommands."""
@@ -44,6 +50,8 @@ def build_parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=run_demo)
     _add_source_options(demo)
     _add_training_options(demo)
+    for name, (_, text) in _OWN_PARSERS.items():
+        commands.add_parser(name, help=text, add_help=False)
     return parser
 
 
@@ -203,7 +211,10 @@ def _opening(options: argparse.Namespace, settings: Settings, problems: ProblemS
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; bad input ends with one sentence on stderr and exit status 2."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    options = build_parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in _OWN_PARSERS:
+        return int(import_module(_OWN_PARSERS[given[0]][0]).main(given[1:]))
+    options = build_parser().parse_args(given)
     try:
         return int(options.run(options))
     except DemoError as error:
