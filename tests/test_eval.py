@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -113,9 +114,7 @@ def test_an_interrupted_evaluation_goes_on_and_ends_as_if_it_had_not_been(model_
 
 def test_completions_of_other_settings_are_never_mixed(model_dir, tmp_path):
     evaluate(settings(model_dir, tmp_path, limit=2))
-    with pytest.raises(
-        ValueError, match=r"temperature=1\.0, this run has temperature=0\.5: choose another output_dir"
-    ):
+    with pytest.raises(ValueError, match=r"temperature=1\.0, this run has temperature=0\.5: choose another"):
         evaluate(settings(model_dir, tmp_path, limit=2, temperature=0.5))
     anew = evaluate(settings(model_dir, tmp_path, limit=3, temperature=0.5, overwrite=True))
     assert len(anew[TASK]["prompts"]) == 3
@@ -311,8 +310,7 @@ def test_the_command_evaluates_and_compares(model_dir, tmp_path, capsys):
     files = [str(tmp_path / one / TASK / "results.json") for one in ("a", "b")]
     assert main(["--compare", *files]) == 0
     assert "second - first" in capsys.readouterr().out
-    values = [json.loads(open(file).read())["metrics"]["accuracy"]["value"] for file in files]
-    assert 0 <= min(values) <= max(values) <= 1
+    assert [len(json.loads(Path(file).read_text())["prompts"]) for file in files] == [6, 6]
 
 
 @pytest.mark.parametrize(
