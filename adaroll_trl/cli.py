@@ -1,4 +1,4 @@
-"""The `adaroll` command: `adaroll demo` runs GRPO and AdaRoll-GRPO side by side."""
+"""The `adaroll` command: `adaroll demo` runs both trainers side by side; `train` and `eval` have their own parsers."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ _ADAROLL_FIELDS = ("rounds", "allocator", "utility", "min_rollouts", "max_rollou
 
 # Commands that read the rest of the line themselves: module with a `main(arguments)`, and a line of help.
 _OWN_PARSERS = {
+    "train": ("adaroll_trl.training.run", "train with GRPO or AdaRoll-GRPO, from a YAML recipe or options; --dry-run"),
     "eval": ("adaroll_trl.evaluation.command", "accuracy and pass@k of a model, with intervals; paired comparisons"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,7 @@ def load_split(script: TrainArguments, task: Task | None, *, evaluation: bool = 
     split = script.dataset_test_split if evaluation else script.dataset_train_split
     limit = "max_eval_samples" if evaluation else "max_train_samples"
     if task is not None:
-        instruction = script.instruction if script.task is not None else None  # a ColumnTask has it already
-        data = task.load(split, source_of(script), instruction=instruction)
+        data = _load(task, split, script)
     else:
         splits = get_dataset(script) if script.datasets else _read(script)
         if split not in splits:
@@ -77,12 +77,22 @@ def load_split(script: TrainArguments, task: Task | None, *, evaluation: bool = 
     return data.select(range(most))
 
 
+def _load(task: Task, split: str, script: TrainArguments) -> Any:
+    if script.instruction is None or script.task is None:  # a task made of columns has it already
+        return task.load(split, source_of(script))
+    if "instruction" not in inspect.signature(task.load).parameters:
+        raise ValueError(f"instruction={script.instruction!r} has no effect with task={script.task!r}. Remove it.")
+    return task.load(split, source_of(script), instruction=script.instruction)
+
+
 def _read(script: TrainArguments) -> Any:
     """All splits, by `datasets`: a Hub id, a folder that `save_to_disk` wrote, another folder, or a file."""
     from datasets import DatasetDict, load_dataset, load_from_disk
 
     name, config = str(script.dataset_name), script.dataset_config
     path = Path(name).expanduser()
+    if not path.exists() and (path.suffix in _BUILDERS or name.startswith((".", "/", "~"))):
+        raise ValueError(f"dataset_name={name!r}: there is no such file or folder.")
     try:
         if path.suffix in _BUILDERS and path.is_file():
             return load_dataset(_BUILDERS[path.suffix], data_files=str(path), streaming=script.dataset_streaming)

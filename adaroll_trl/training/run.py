@@ -1,46 +1,102 @@
-"""From parsed arguments to a trainer, and its run."""
+"""`adaroll train`: from arguments to a trainer, and its run."""
 
 from __future__ import annotations
 
+import inspect
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 from trl import GRPOTrainer, ModelConfig, get_peft_config, get_quantization_config
 
 from ..config import AdaRollGRPOConfig
-from ..tasks import get_task
 from ..trainer import AdaRollGRPOTrainer
 from .arguments import TrainArguments, parse
+from .display import print_plan
+from .plan import make_plan
+from .resolve import Run, resolve
+
+TRAINERS = {"adaroll": AdaRollGRPOTrainer, "grpo": GRPOTrainer}
 
 
 def build_trainer(script: TrainArguments, config: AdaRollGRPOConfig, model: ModelConfig, **overrides: Any) -> Any:
-    """The trainer that the arguments describe. `overrides` replace arguments of its constructor (for tests)."""
-    task = get_task(str(script.task))
-    given: Any = config.model_init_kwargs or {}
-    config.model_init_kwargs = {
-        "revision": model.model_revision,
-        "attn_implementation": model.attn_implementation,
-        "dtype": model.dtype,
-        **given,
-    }
-    trainer_class = AdaRollGRPOTrainer if script.trainer == "adaroll" else GRPOTrainer
+    """The trainer that the arguments describe.
+
+    Args:
+        script, config, model: as `parse` gives them.
+        overrides: arguments of the trainer's constructor that replace what would be made from them (for tests, and
+            for scripts of your own): `model`, `train_dataset`, `reward_funcs`, `callbacks`, ...
+
+    Raises:
+        ValueError: see `resolve`, and for what the trainer refuses.
+    """
+    return trainer_of(resolve(script, config, model, overrides), **overrides)
+
+
+def trainer_of(run: Run, **overrides: Any) -> Any:
+    """The trainer of a resolved run."""
+    trainer_class: Any = TRAINERS[run.script.trainer]
     arguments: dict[str, Any] = {
-        "model": model.model_name_or_path,
-        "reward_funcs": [task.reward],
-        "args": config,
-        "train_dataset": task.load(script.dataset_train_split, script.dataset_name),
-        "quantization_config": get_quantization_config(model),
-        "peft_config": get_peft_config(model),
+        "model": run.model.model_name_or_path,
+        "reward_funcs": list(run.rewards),
+        "args": run.config,
+        "train_dataset": run.train_dataset,
+        "eval_dataset": run.eval_dataset,
+        "peft_config": get_peft_config(run.model),
+        **overrides,
     }
-    return trainer_class(**{**arguments, **overrides})
+    quantization = get_quantization_config(run.model)
+    if isinstance(arguments["model"], str):
+        _set_loading(run, quantization)
+    if quantization is not None and _takes_quantization():
+        arguments.setdefault("quantization_config", quantization)
+    return trainer_class(**arguments)
 
 
-def train(script: TrainArguments, config: AdaRollGRPOConfig, model: ModelConfig) -> None:
-    trainer = build_trainer(script, config, model)
+def _takes_quantization() -> bool:
+    """Older TRL has no such argument and reads it from `model_init_kwargs`."""
+    return "quantization_config" in inspect.signature(GRPOTrainer.__init__).parameters
+
+
+def _set_loading(run: Run, quantization: Any) -> None:
+    """How `from_pretrained` is called, as in TRL's own scripts; what the config says itself wins."""
+    given: Any = run.config.model_init_kwargs or {}
+    loading = {
+        "revision": run.model.model_revision,
+        "attn_implementation": run.model.attn_implementation,
+        "dtype": run.model.dtype,
+    }
+    if hasattr(run.model, "trust_remote_code"):  # older TRL; now it is the config's
+        loading["trust_remote_code"] = run.model.trust_remote_code
+    if quantization is not None and not _takes_quantization():
+        loading["quantization_config"] = quantization
+    run.config.model_init_kwargs = {**loading, **given}
+
+
+def train(run: Run) -> None:
+    """Print the plan, train, save, and push to the Hub where asked for."""
+    config = run.config
+    if config.process_index == 0:
+        print_plan(make_plan(run))
+    trainer = trainer_of(run)
     trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
     trainer.save_model(config.output_dir)
+    trainer.accelerator.print(f"Model saved to {config.output_dir}.")
+    if config.push_to_hub:
+        trainer.push_to_hub(dataset_name=run.script.dataset_name or getattr(run.task, "hub_id", None))
+    if hasattr(trainer, "end"):  # closes trackers and the process group, since transformers 5.18
+        trainer.end()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """`adaroll train`."""
-    train(*parse(arguments))
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; bad input ends with one sentence on stderr and exit status 2."""
+    try:
+        run = resolve(*parse(sys.argv[1:] if arguments is None else arguments))
+        if run.script.dry_run:
+            print_plan(make_plan(run))
+            return 0
+    except (ValueError, OSError, ImportError, MemoryError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    train(run)
     return 0

@@ -1,0 +1,88 @@
+"""From parsed arguments to what a run is made of: its task, data, rewards and success; bad combinations end here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from trl import ModelConfig
+
+from ..config import AdaRollGRPOConfig
+from ..tasks import Task
+from .arguments import TrainArguments
+from .data import find_task, load_split
+from .refusals import check_options, check_task_options
+from .rewards import Reward, check_columns, choose_success, make_rewards
+
+
+@dataclass
+class Run:
+    """A run without its model.
+
+    Attributes:
+        script, config, model: the arguments; `config.success_reward` is resolved.
+        task (`Task`, *optional*): None where the data set is used as it is.
+        train_dataset, eval_dataset (data sets, *optional*): None where given elsewhere, not to be had, or not needed.
+        missing (`str`, *optional*): why the data could not be looked at, in a dry run.
+        rewards (list): names of reward models, and functions.
+        success (`str`): which reward says that a rollout succeeded, and why it is that one.
+    """
+
+    script: TrainArguments
+    config: AdaRollGRPOConfig
+    model: ModelConfig
+    task: Task | None
+    train_dataset: Any
+    eval_dataset: Any
+    missing: str | None
+    rewards: list[Reward]
+    success: str
+
+
+def resolve(script: TrainArguments, config: AdaRollGRPOConfig, model: ModelConfig, given: Collection[str] = ()) -> Run:
+    """Look at everything but the model.
+
+    Args:
+        script, config, model: as `parse` gives them. `config.success_reward` is set where it is chosen here.
+        given (names): arguments of the trainer that come from elsewhere, and are not made here.
+
+    Raises:
+        ValueError: for options that would have no effect, and for data or rewards that are not there. A dry run puts
+            up with data that only a connection would bring.
+        ImportError: where quantisation is asked for without bitsandbytes.
+    """
+    if "model" not in given or model.model_name_or_path is not None:
+        check_options(script, config, model)
+    task = find_task(script) if script.task or "train_dataset" not in given else None
+    train, evaluation, missing = None, None, None
+    try:
+        if "train_dataset" not in given:
+            train = load_split(script, task)
+        if "eval_dataset" not in given and config.eval_strategy != "no":
+            evaluation = load_split(script, task, evaluation=True)
+    except ValueError as error:
+        if not (script.dry_run and _needs_a_connection(error)):
+            raise
+        missing = str(error)
+    rewards: list[Reward] = []
+    if "reward_funcs" not in given:
+        check_task_options(script, task)
+        rewards = make_rewards(script, config, task)
+        if train is not None and train.column_names is not None:
+            check_columns(rewards, train.column_names)
+    success = "given elsewhere"
+    if rewards:
+        chosen, success = choose_success(rewards, task, config.success_reward)
+        if script.trainer == "adaroll":
+            config.success_reward = chosen
+    return Run(script, config, model, task, train, evaluation, missing, rewards, success)
+
+
+def _needs_a_connection(error: BaseException | None) -> bool:
+    """Whether a failure of the Hub client is behind the error; all of them are OSErrors."""
+    while error is not None:
+        if isinstance(error, OSError):
+            return True
+        error = error.__cause__
+    return False
