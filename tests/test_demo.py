@@ -1,4 +1,4 @@
-"""The demo: its task, its grading, its records and tables, and a run of both arms from start to end."""
+"""The demo: its task, its data, its records and tables, and a run of both arms from start to end."""
 
 from __future__ import annotations
 
@@ -10,16 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from adaroll_trl.demo.grading import (
-    as_number,
-    gold_answer,
-    grade_number,
-    grade_text,
-    last_boxed,
-    pick_grader,
-    solution_steps,
-    stated_number,
-)
 from adaroll_trl.demo.problems import DemoError, builtin_problems, exact_match, level_bins
 from adaroll_trl.demo.record import ArmResult, RolloutRecord
 from adaroll_trl.demo.report import DemoResult, verdict
@@ -32,7 +22,7 @@ def columns(**given):
     return {"name": "set", "num_train": 4, "num_held_out": 2, "seed": 0, **usual, **given}
 
 
-@pytest.mark.parametrize("name", ["demo.display", "demo.grading", "demo.problems", "plots"])
+@pytest.mark.parametrize("name", ["demo.display", "demo.problems", "plots"])
 def test_examples_in_docstrings(name):
     results = doctest.testmod(import_module(f"adaroll_trl.{name}"))
     assert results.attempted > 0
@@ -75,63 +65,6 @@ def test_level_bins_cover_every_level_once():
     assert [one.label for one in level_bins([2, 2, 2])] == ["2"]
 
 
-# Grading
-
-
-@pytest.mark.parametrize(
-    ("text", "gold"),
-    [("16 / 2 = 8\n#### 1,200", "1,200"), (r"So $\boxed{\frac{1}{2}}$.", r"\frac{1}{2}"), (" yes ", "yes")],
-)
-def test_gold_answer(text, gold):
-    assert gold_answer(text) == gold
-
-
-@pytest.mark.parametrize(
-    ("completion", "number"),
-    [
-        ("First 3, then 4.\n#### 7", 7.0),
-        ("It is \\boxed{-2.5} and not 9", -2.5),
-        ("There are 3 and 1,250 in all.", 1250.0),
-        ("#### none", None),
-        ("no idea", None),
-    ],
-)
-def test_stated_number(completion, number):
-    assert stated_number(completion) == number
-
-
-def test_numbers_are_compared_by_value():
-    assert grade_number("so it costs $1,200.00", "1,200") == 1.0
-    assert grade_number("so it costs 1,200 or 1,300", "$1,200") == 0.0
-    assert grade_number("nothing", "5") == 0.0
-    assert as_number("12 apples") is None
-
-
-def test_text_must_stand_on_the_last_line():
-    assert grade_text("I think so.\n\nB.\n", "b") == 1.0
-    assert grade_text("B\nno, C", "b") == 0.0
-    assert grade_text("", "b") == 0.0
-
-
-def test_grader_follows_the_gold_answers():
-    assert pick_grader(["1", "$2,000", "-3.5"]) is grade_number
-    assert pick_grader(["A", "12"]) is grade_text
-    assert last_boxed("no box") is None
-    assert last_boxed(r"\boxed{open") is None
-
-
-def test_expressions_are_left_to_math_verify():
-    pytest.importorskip("math_verify")
-    grade = pick_grader([r"\frac{1}{2}", "3"])
-    assert grade(r"So $\boxed{0.5}$", r"\frac{1}{2}") == 1.0
-    assert grade(r"So $\boxed{2}$", r"\frac{1}{2}") == 0.0
-
-
-def test_solution_steps_counts_calculator_spans():
-    assert solution_steps("<<1+1=2>>2, <<2*2=4>>4\n#### 4") == 2
-    assert solution_steps("4") is None
-
-
 # A user's own data
 
 
@@ -139,20 +72,6 @@ ROWS = [
     {"question": f"{number} + 1?", "answer": f"<<x>>\n#### {number + 1}", "hard": f"Level {number}"}
     for number in range(8)
 ]
-
-
-@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
-def test_local_files_of_every_kind(tmp_path, suffix):
-    path = tmp_path / f"rows{suffix}"
-    if suffix == ".jsonl":
-        path.write_text("\n".join(map(json.dumps, ROWS)) + "\n\n")
-    elif suffix == ".json":
-        path.write_text(json.dumps({"version": 1, "data": ROWS}))
-    else:
-        pandas = pytest.importorskip("pandas")
-        frame = pandas.DataFrame(ROWS)
-        frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path)
-    assert read_rows(str(path)) == ROWS
 
 
 def test_problems_of_a_data_set():
@@ -163,7 +82,7 @@ def test_problems_of_a_data_set():
         assert question.startswith(f"{problem.level} + 1?")
         assert "####" in question  # numbers: the instruction asks for the format
         assert problem.answer == str(problem.level + 1)
-    assert problems.grade is grade_number
+    assert problems.grade("so 1,001.0", "1001") == 1.0
 
 
 def test_plain_prompts_and_an_instruction_of_ones_own():
@@ -176,8 +95,8 @@ def test_plain_prompts_and_an_instruction_of_ones_own():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"prompt_column": "body"}, "--prompt-column body: the data set has no such column; it has question, answer"),
-        ({"level_column": "size"}, "--level-column size"),
+        ({"prompt_column": "body"}, "prompt_column='body': the data set has no such column; it has question, answer"),
+        ({"level_column": "size"}, "level_column='size'"),
         ({"num_held_out": 7}, "8 usable records, too few"),
     ],
 )
@@ -187,34 +106,13 @@ def test_bad_columns_are_named(given, message):
 
 
 def test_unusual_columns_ask_for_an_option():
-    with pytest.raises(DemoError, match=r"columns \(x, y\) has a usual name: say --prompt-column"):
+    with pytest.raises(DemoError, match=r"columns \(x, y\) has a usual name for the question: say prompt_column"):
         user_problems([{"x": "1", "y": "2"}] * 8, **columns())
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path):
-    with pytest.raises(DemoError, match="there is no such file"):
+def test_a_data_set_that_is_not_to_be_had_is_one_sentence(tmp_path):
+    with pytest.raises(DemoError, match=r"--dataset: source=.*absent\.jsonl'.*there is no such file"):
         read_rows(str(tmp_path / "absent.jsonl"))
-    broken = tmp_path / "broken.jsonl"
-    broken.write_text("{not json\n")
-    with pytest.raises(DemoError, match=r"cannot be read as \.jsonl"):
-        read_rows(str(broken))
-    (tmp_path / "rows.xml").write_text("<rows/>")
-    with pytest.raises(DemoError, match="must end in one of"):
-        read_rows(str(tmp_path / "rows.xml"))
-    (tmp_path / "numbers.json").write_text("[1, 2]")
-    with pytest.raises(DemoError, match="no records with named columns"):
-        read_rows(str(tmp_path / "numbers.json"))
-
-
-def test_a_hub_set_that_is_not_to_be_had_is_one_sentence(monkeypatch):
-    import datasets
-
-    def refuse(*args, **kwargs):
-        raise ConnectionError("no network\nand a long trace")
-
-    monkeypatch.setattr(datasets, "load_dataset", refuse)
-    with pytest.raises(DemoError, match=r"nobody/nothing:main is neither a local file nor .*: no network$"):
-        read_rows("nobody/nothing:main")
 
 
 # Records and the report

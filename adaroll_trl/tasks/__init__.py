@@ -2,9 +2,13 @@
 
 from .arithmetic import Arithmetic
 from .base import Task, completion_text
+from .colota import CoLoTa
+from .competition_math import CompetitionMath
 from .custom import ColumnTask
+from .gsm8k import GSM8K
+from .logiqa import LogiQA
 
-TASKS: dict[str, Task] = {task.name: task for task in (Arithmetic(),)}
+TASKS: dict[str, Task] = {task.name: task for task in (CompetitionMath(), GSM8K(), LogiQA(), CoLoTa(), Arithmetic())}
 TASK_NAMES = tuple(TASKS)
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from .verifiers import Verifier
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 Completion = str | list[dict[str, Any]]  # plain text, or a conversation
-Prompt = list[dict[str, Any]]
+Prompt = str | list[dict[str, Any]]
 
 
 def completion_text(completion: Completion) -> str:
@@ -44,25 +47,58 @@ def prompt_hash(name: str, text: str) -> str:
     return f"{name}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
+def check_split(name: str, split: str, splits: Sequence[str] = ("train", "test")) -> None:
+    """
+    Raises:
+        ValueError: if the task has no such split.
+    """
+    if split not in splits:
+        raise ValueError(f"split={split!r}: the task {name!r} has {', '.join(map(repr, splits))}.")
+
+
+def take(row: Mapping[str, Any], column: str, source: str) -> Any:
+    """The value of a column that every row must have.
+
+    Raises:
+        ValueError: if there is none, with the columns that are there.
+    """
+    if row.get(column) is None or row[column] == "":
+        raise ValueError(f"source={source!r}: a record has no {column!r}; it has {', '.join(map(repr, row))}.")
+    return row[column]
+
+
+def level_number(level: Any) -> int | None:
+    """The number in a difficulty such as 3 or "Level 3"; None where there is none.
+
+    >>> level_number("Level 3"), level_number("Level ?")
+    (3, None)
+    """
+    digits = re.search(r"[0-9]+", str(level))
+    return int(digits.group()) if digits else None
+
+
 class Task(ABC):
     """A data set with a verifiable answer.
 
-    A subclass says how records are read (`records`) and when a completion is right (`verify`); the rest follows.
+    A subclass says how records are read (`records`), and when a completion is right: by a `verifier`, or by `extract`
+    and `verify` of its own. The rest follows.
 
     Attributes:
         name (`str`): the name that `--task` takes.
         hub_id (`str` or `None`): the Hub id that records come from where no `source` is given.
+        verifier (`Verifier`): compares completions with gold answers, unless `extract` and `verify` are overridden.
         instruction (`str`): what each prompt ends with: how the final answer is to be stated. May be empty.
     """
 
     name: ClassVar[str]
     hub_id: ClassVar[str | None] = None
+    verifier: Verifier
     instruction: str = ""
 
     @abstractmethod
     def records(self, split: str, source: str | None) -> Iterable[dict[str, Any]]:
         """The records of a split, each with `question` (str), `answer` (str), `prompt_id` (str) and, where known,
-        `level` (int).
+        `level` (int). Any other keys become columns too.
 
         Args:
             split (`str`): `"train"` or `"test"`.
@@ -72,24 +108,24 @@ class Task(ABC):
             ValueError: if there are no such records, with both ways of naming them.
         """
 
-    @abstractmethod
     def extract(self, completion: str) -> str | None:
         """The answer that a completion gives, or None if it gives none."""
+        return self.verifier.extract(completion)
 
-    @abstractmethod
     def verify(self, completion: str, answer: str) -> bool:
         """Whether the completion's answer is the gold answer. Never raises on any text, and ends in bounded time."""
+        return self.verifier.verify(completion, answer)
 
     def readable(self, answer: str) -> bool:
         """Whether the verifier can read this gold answer. Where it cannot, no completion can be right or wrong."""
-        return True
+        return not hasattr(self, "verifier") or self.verifier.readable(answer)
 
     def question_text(self, record: dict[str, Any]) -> str:
         """What the user message says for a record, before the instruction."""
         return str(record["question"])
 
     def prompt(self, record: dict[str, Any], instruction: str | None = None) -> Prompt:
-        """The conversation that the model continues: one user message, the question and the instruction.
+        """What the model continues: a conversation of one user message, the question and the instruction.
 
         Args:
             record (`dict`): one of `records`.
@@ -119,7 +155,7 @@ class Task(ABC):
         rows: list[dict[str, Any]] = []
         for record in self.records(split, source):
             row: dict[str, Any] = {"prompt": self.prompt(record, instruction)}
-            rows.append(row | {name: record[name] for name in ("answer", "prompt_id", "level") if name in record})
+            rows.append(row | {name: value for name, value in record.items() if name != "question"})
         return Dataset.from_list(rows)
 
     def grade(self, completion: Completion, answer: str) -> float | None:
