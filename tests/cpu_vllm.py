@@ -229,17 +229,16 @@ def colocate(record: Record) -> None:
 # What came back
 
 
-def rescored(model_dir: Path, prompts: Sequence[Sequence[int]], output: dict[str, Any]) -> float:
-    """How far what vLLM sampled with is from the checkpoint's own log-probabilities, at most.
+def rescored(checkpoint: Any, prompts: Sequence[Sequence[int]], output: dict[str, Any]) -> float:
+    """How far what vLLM sampled with is from the log-probabilities of `checkpoint`, a plain model, at most.
 
     Each row is scored by itself, without padding and without TRL.
     """
-    model = AutoModelForCausalLM.from_pretrained(model_dir).eval()
     worst = 0.0
     completions = completions_of(output)
     for prompt, completion, sampled in zip(prompts, completions, output["sampling_per_token_logps"], strict=True):
         with torch.no_grad():
-            logits = model(torch.tensor([[*prompt, *completion]])).logits[0, len(prompt) - 1 : -1]
+            logits = checkpoint(torch.tensor([[*prompt, *completion]])).logits[0, len(prompt) - 1 : -1]
         expected = logits.log_softmax(-1).gather(1, torch.tensor(completion)[:, None])[:, 0]
         worst = max(worst, (expected - sampled[: len(completion)]).abs().max().item())
     return worst

@@ -1,9 +1,9 @@
 """Rounds against a real vLLM on the CPU: a server with one process and with two ZeRO-3 ranks, and colocate with one.
 
 `bash scripts/test_vllm.sh` makes the environment and runs these; elsewhere they are skipped. One launch runs every
-case (`tests/workers/vllm.py`); the tests read what each rank left. The figure that tells whether a row's completion was
-sampled for its prompt, from the present weights, is the difference between the log-probabilities that vLLM sampled
-with and the trainer's own for the same tokens: float noise if so. The controls show that it is live.
+case (`tests/workers/vllm.py`); the tests read what each rank left. The figure that tells whether a completion was
+sampled for its row's prompt, from the present weights, is the difference between the log-probabilities that vLLM
+sampled with and the trainer's own for the same tokens: float noise if so. The controls show that it is live.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def launch(
 
 def case_of(launch: list[dict[str, Any]], case: str) -> list[dict[str, Any]]:
     if case not in launch[0]:
-        pytest.skip("sleep mode is of colocate mode only")
+        pytest.skip("this launch leaves the case out: sleep mode is of colocate mode, and ZeRO-3 is slow")
     return [rank[case] for rank in launch]
 
 
