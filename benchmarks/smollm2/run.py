@@ -1,0 +1,115 @@
+"""GRPO and AdaRoll-GRPO on SmolLM2-135M-Instruct, generated arithmetic, equal rollouts. One command:
+
+    python benchmarks/smollm2/run.py
+
+runs the two recipes in recipes/smollm2-135m-instruct/arithmetic with two seeds, evaluates held-out problems before,
+half-way and at the end, and writes docs/results/smollm2_arithmetic.{md,png} and, run by run, the JSON files in
+docs/results/smollm2_arithmetic/. Runs that are stored there are not repeated, and a run that was interrupted goes on
+from its last checkpoint; delete the files to start anew. `--report-only` writes the report from what is stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from report import write_report
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = ROOT / "recipes" / "smollm2-135m-instruct" / "arithmetic"
+RESULTS = ROOT / "docs" / "results" / "smollm2_arithmetic"
+BEFORE = "before"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="outputs/smollm2", help="folder; `scripts/get_smollm2.py` makes it")
+    parser.add_argument("--recipes", type=Path, default=RECIPES, help="folder with grpo.yaml and adaroll.yaml")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON files; the report is beside")
+    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "smollm2_arithmetic", help="for checkpoints")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--eval-problems", type=int, default=200)
+    parser.add_argument("--eval-samples", type=int, default=4)
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread and 5 GB each")
+    parser.add_argument("--report-only", action="store_true", help="write the report from what is stored")
+    parser.add_argument("--only", help=argparse.SUPPRESS)  # one run, in this process
+    return parser
+
+
+def run_names(seeds: Sequence[int]) -> list[str]:
+    """Runs in the order in which they start: the start's evaluation, then both arms of a seed together."""
+    return [BEFORE, *(f"{arm}-seed{seed}" for seed in seeds for arm in ("grpo", "adaroll"))]
+
+
+def run_one(name: str, options: argparse.Namespace) -> None:
+    """One run in this process; its file is written when it is through."""
+    from training import HeldOut, run_recipe, write_json
+
+    from adaroll_trl.evaluation.models import load_model
+    from adaroll_trl.tasks import get_task
+
+    task = get_task("arithmetic")
+    held_out = HeldOut.of(task, None, options.eval_problems, options.eval_samples, max_tokens=5)
+    if name == BEFORE:
+        model, tokenizer = load_model(options.model, "float32")
+        result = held_out.evaluate(model, tokenizer, task)
+    else:
+        arm, seed = name.split("-seed")
+        arguments = ["--model_name_or_path", options.model, "--seed", seed, "--max_steps", str(options.steps)]
+        at = sorted({max(1, options.steps // 2), options.steps})
+        result = run_recipe(options.recipes / f"{arm}.yaml", options.work / name, arguments, held_out, at)
+        result["arm"] = arm
+    result["machine"] = f"{platform.machine()}, {os.cpu_count()} CPU cores, {os.environ.get('OMP_NUM_THREADS')} thread"
+    result["date"] = datetime.date.today().isoformat()
+    write_json(options.results / f"{name}.json", result)
+
+
+def missing_runs(names: Sequence[str], results: Path) -> list[str]:
+    return [name for name in names if not (results / f"{name}.json").exists()]
+
+
+def run_all(names: Sequence[str], options: argparse.Namespace) -> list[str]:
+    """Each run in a process of its own, `options.jobs` at a time. Returns the names of those that failed."""
+    waiting, running, failed = list(names), {}, []
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    command = [sys.executable, __file__, *sys.argv[1:]]
+    while waiting or running:
+        while waiting and len(running) < options.jobs:
+            name = waiting.pop(0)
+            options.work.mkdir(parents=True, exist_ok=True)
+            log = (options.work / f"{name}.log").open("a", encoding="utf-8")
+            print(f"{name} starts; its log: {log.name}", flush=True)
+            process = subprocess.Popen([*command, "--only", name], env=environment, stdout=log, stderr=log)
+            running[process.pid] = (name, process)
+        pid, status = os.waitpid(-1, 0)
+        name, _ = running.pop(pid)
+        print(f"{name} {'is stored' if status == 0 else 'FAILED: see its log'}", flush=True)
+        if status != 0:
+            failed.append(name)
+    return failed
+
+
+def main() -> int:
+    options = make_parser().parse_args()
+    if options.only:
+        run_one(options.only, options)
+        return 0
+    names = run_names(options.seeds)
+    if not options.report_only:
+        failed = run_all(missing_runs(names, options.results), options)
+        if failed:
+            print(f"Not finished: {', '.join(failed)}. The same command goes on from here.", file=sys.stderr)
+            return 1
+    write_report(options.results)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
