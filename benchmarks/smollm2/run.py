@@ -17,6 +17,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from report import write_report
@@ -77,23 +78,19 @@ def missing_runs(names: Sequence[str], results: Path) -> list[str]:
 
 def run_all(names: Sequence[str], options: argparse.Namespace) -> list[str]:
     """Each run in a process of its own, `options.jobs` at a time. Returns the names of those that failed."""
-    waiting, running, failed = list(names), {}, []
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     command = [sys.executable, __file__, *sys.argv[1:]]
-    while waiting or running:
-        while waiting and len(running) < options.jobs:
-            name = waiting.pop(0)
-            options.work.mkdir(parents=True, exist_ok=True)
-            log = (options.work / f"{name}.log").open("a", encoding="utf-8")
+    options.work.mkdir(parents=True, exist_ok=True)
+
+    def finished(name: str) -> bool:
+        with (options.work / f"{name}.log").open("a", encoding="utf-8") as log:
             print(f"{name} starts; its log: {log.name}", flush=True)
-            process = subprocess.Popen([*command, "--only", name], env=environment, stdout=log, stderr=log)
-            running[process.pid] = (name, process)
-        pid, status = os.waitpid(-1, 0)
-        name, _ = running.pop(pid)
-        print(f"{name} {'is stored' if status == 0 else 'FAILED: see its log'}", flush=True)
-        if status != 0:
-            failed.append(name)
-    return failed
+            process = subprocess.run([*command, "--only", name], env=environment, stdout=log, stderr=log)
+        print(f"{name} {'is stored' if process.returncode == 0 else 'FAILED: see its log'}", flush=True)
+        return process.returncode == 0
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        return [name for name, good in zip(names, pool.map(finished, names), strict=True) if not good]
 
 
 def main() -> int:
