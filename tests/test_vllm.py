@@ -24,7 +24,7 @@ import torch
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: run scripts/test_vllm.sh"),
 ]
 
@@ -70,7 +70,7 @@ def launch(
         command.append(request.getfixturevalue("url"))
     root = Path(__file__).parent.parent
     environment = {**os.environ, **VLLM_ENVIRONMENT}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=800)
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=2400)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     ranks = [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world)]
     if table := os.environ.get("ADAROLL_VLLM_TABLE"):
