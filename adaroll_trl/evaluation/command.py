@@ -74,16 +74,17 @@ def results_table(results: Mapping[str, Mapping[str, Any]], settings: EvalSettin
     how = "greedy" if settings.temperature == 0 else f"{settings.num_samples} samples at {settings.temperature:g}"
     title = f"{settings.model}, {how}, {settings.level:.0%} intervals"
     table = Table(title=title, title_justify="left", title_style="bold")
-    for heading in ("task", "in percent", ""):
-        table.add_column(heading, justify="right" if not heading else "left", no_wrap=True)
+    for heading in ("task", ""):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("", justify="right", no_wrap=True)
     for task, result in results.items():
         table.add_section()
         name = f"{task}, {len(result['prompts']):,} prompts"
         for metric, one in result["metrics"].items():
-            table.add_row(name, metric, with_interval(one["value"], one["low"], one["high"]))
+            table.add_row(name, f"{metric}, %", with_interval(one["value"], one["low"], one["high"]))
             name = ""
-        table.add_row("", "completions cut off", f"{100 * result['truncated']:.2f}")
-        table.add_row("", "completions without an answer", f"{100 * result['no_answer']:.2f}")
+        table.add_row("", "completions cut off, %", f"{100 * result['truncated']:.2f}")
+        table.add_row("", "completions without an answer, %", f"{100 * result['no_answer']:.2f}")
         table.add_row("", "tokens of a completion", f"{result['tokens_per_completion']:.0f}")
     return table
 
