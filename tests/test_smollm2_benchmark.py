@@ -277,3 +277,45 @@ def test_a_folder_without_a_pair_is_refused(tmp_path):
     (tmp_path / "grpo-seed0.json").write_text(json.dumps({"seed": 0, "arm": "grpo"}))
     with pytest.raises(ValueError, match=r"needs before\.json and both arms"):
         summary.read_runs(tmp_path)
+
+
+# GSM8K
+
+
+def test_gsm8k_keeps_row_numbers_only_and_goes_on_where_it_stopped(model_dir, tmp_path, monkeypatch):
+    import gsm8k
+
+    from adaroll_trl.tasks.gsm8k import GSM8K
+
+    monkeypatch.setattr(GSM8K, "verify", lambda self, completion, answer: sum(map(ord, completion)) % 2 == 0)
+    monkeypatch.setattr(gsm8k, "CHUNK", 3)
+    rows = [{"question": f"Ann has {n} pens. Twice as many?", "answer": f"Twice.\n#### {2 * n}"} for n in range(2, 60)]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    words = {"data": tmp_path, "model": model_dir, "results": tmp_path / "out", "work": tmp_path / "work"}
+    words |= {"problems": 8, "samples": 3, "max-tokens": 6, "steps": 2}
+    arguments = [text for name, value in words.items() for text in (f"--{name}", str(value))]
+
+    assert gsm8k.main([*arguments, "--only", "pass_rates"]) == 0
+    rates = training.read_json(tmp_path / "out" / "pass_rates.json")
+    assert len(set(rates["ids"])) == len(rates["right"]) == 8
+    assert all(0 <= int(row) < len(rows) for row in rates["ids"])
+    assert 0 < sum(rates["right"]) < 24
+
+    kept = {path: path.read_bytes() for path in (tmp_path / "work").glob("pass-rates-*.json")}
+    assert len(kept) == 3
+    (tmp_path / "out" / "pass_rates.json").unlink()
+    min(kept).unlink()
+    assert gsm8k.main(arguments) == 0
+    again = training.read_json(tmp_path / "out" / "pass_rates.json")
+    assert (again["ids"], again["right"]) == (rates["ids"], rates["right"])
+
+    for arm in ("grpo", "adaroll"):
+        steps = training.read_json(tmp_path / "out" / f"{arm}.json")["steps"]
+        assert [sum(group[1] for group in step["groups"]) for step in steps] == [48, 48]
+        assert all(isinstance(group[0], int) for step in steps for group in step["groups"])
+    report_text = (tmp_path / "out.md").read_text()
+    everything = report_text + "".join(path.read_text() for path in (tmp_path / "out").glob("*.json"))
+    assert "pens" not in everything
+    assert "--max-tokens 6" in report_text
+    assert f"{sum(rates['right'])} of 24 are right" in report_text
+    assert (tmp_path / "out.png").stat().st_size > 5_000

@@ -171,6 +171,7 @@ def _columns(runs: Mapping[int, Mapping[str, Run]]) -> tuple[list[str], list[Run
 def signal_table(runs: Mapping[int, Mapping[str, Run]]) -> str:
     names, columns = _columns(runs)
     figures = [signal(run) for run in columns]
+    few = max(1, min(10, len(columns[0]["steps"]) // 2))
     rows = [
         ["rollouts", *(f"{one['rollouts']:,.0f}" for one in figures)],
         ["prompts", *(f"{one['prompts']:,.0f}" for one in figures)],
@@ -179,8 +180,8 @@ def signal_table(runs: Mapping[int, Mapping[str, Run]]) -> str:
         ["all rollouts right", *(f"{100 * one['all_right']:.1f} %" for one in figures)],
         ["rollouts in groups with signal", *(f"{100 * one['rollouts_in_mixed']:.1f} %" for one in figures)],
         ["rollouts a prompt, least to most", *(f"{one['fewest']:.0f} to {one['most']:.0f}" for one in figures)],
-        ["success rate, prompts of the first 10 steps", *(f"{_rate(run, first=True):.3f}" for run in columns)],
-        ["success rate, prompts of the last 10 steps", *(f"{_rate(run, first=False):.3f}" for run in columns)],
+        [f"success rate, prompts of the first {few} steps", *(f"{_rate(run, few)[0]:.3f}" for run in columns)],
+        [f"success rate, prompts of the last {few} steps", *(f"{_rate(run, few)[1]:.3f}" for run in columns)],
     ]
     paired = [
         f"seed {seed}: {signed(signal_difference(arms['grpo'], arms['adaroll']))}" for seed, arms in runs.items()
@@ -193,15 +194,16 @@ def signal_table(runs: Mapping[int, Mapping[str, Run]]) -> str:
     )
 
 
-def _rate(run: Run, first: bool) -> float:
-    """Success rate over prompts, each counting once, of ten steps at an end of the run."""
+def _rate(run: Run, few: int) -> tuple[float, float]:
+    """Success rate over prompts, each counting once, of the first and of the last few steps."""
     groups = groups_of(run)
-    steps = np.unique(groups["step"])
-    chosen = np.isin(groups["step"], steps[:10] if first else steps[-10:])
-    return float((groups["successes"][chosen] / groups["rollouts"][chosen]).mean())
+    shares, steps = groups["successes"] / groups["rollouts"], np.unique(groups["step"])
+    first, last = (shares[np.isin(groups["step"], chosen)].mean() for chosen in (steps[:few], steps[-few:]))
+    return float(first), float(last)
 
 
 def cost_table(before: Run, runs: Mapping[int, Mapping[str, Run]]) -> str:
+    """`before`: what was sampled apart from the runs."""
     names, columns = _columns(runs)
     figures = [cost(run) for run in columns]
     rows = [
@@ -215,7 +217,9 @@ def cost_table(before: Run, runs: Mapping[int, Mapping[str, Run]]) -> str:
         ["CPU minutes, evaluations", *(f"{one['evaluation_cpu_minutes']:.1f}" for one in figures)],
     ]
     total = sum(one["cpu_minutes"] + one["evaluation_cpu_minutes"] for one in figures) + before["cpu_seconds"] / 60
-    return table(["", *names], rows) + f"\n\nAll of it, evaluations included: {total:.0f} CPU minutes."
+    return (
+        table(["", *names], rows) + f"\n\nAll of it, with all that was sampled to evaluate: {total:.0f} CPU minutes."
+    )
 
 
 def text_table(before: Run, runs: Mapping[int, Mapping[str, Run]]) -> str:

@@ -11,9 +11,7 @@ from its last checkpoint; delete the files to start anew. `--report-only` writes
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -51,7 +49,7 @@ def run_names(seeds: Sequence[int]) -> list[str]:
 
 def run_one(name: str, options: argparse.Namespace) -> None:
     """One run in this process; its file is written when it is through."""
-    from training import HeldOut, run_recipe, write_json
+    from training import HeldOut, run_recipe, where_and_when, write_json
 
     from adaroll_trl.evaluation.models import load_model
     from adaroll_trl.tasks import get_task
@@ -67,9 +65,7 @@ def run_one(name: str, options: argparse.Namespace) -> None:
         at = sorted({max(1, options.steps // 2), options.steps})
         result = run_recipe(options.recipes / f"{arm}.yaml", options.work / name, arguments, held_out, at)
         result["arm"] = arm
-    result["machine"] = f"{platform.machine()}, {os.cpu_count()} CPU cores, {os.environ.get('OMP_NUM_THREADS')} thread"
-    result["date"] = datetime.date.today().isoformat()
-    write_json(options.results / f"{name}.json", result)
+    write_json(options.results / f"{name}.json", {**result, **where_and_when()})
 
 
 def missing_runs(names: Sequence[str], results: Path) -> list[str]:

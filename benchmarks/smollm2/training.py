@@ -6,7 +6,10 @@ Both arms are recorded at the same place, their reward function.
 
 from __future__ import annotations
 
+import datetime
 import json
+import os
+import platform
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +38,8 @@ class HeldOut:
         answers, ids (list of `str`): of the same length.
         samples (`int`): completions of each.
         keep (`int`): of how many problems the first completion's text is kept.
-        seed, batch_size, max_tokens (`int`): of the sampling. One seed for all evaluations, which pairs them.
+        seed, batch_size, max_tokens (`int`), temperature (`float`): of the sampling. One seed for all evaluations,
+            which pairs them.
     """
 
     prompts: Sequence[Any]
@@ -43,6 +47,7 @@ class HeldOut:
     ids: Sequence[str]
     samples: int
     max_tokens: int
+    temperature: float = 1.0
     keep: int = 20
     seed: int = 1234
     batch_size: int = 100
@@ -64,6 +69,7 @@ class HeldOut:
             max_tokens=self.max_tokens,
             batch_size=self.batch_size,
             seed=self.seed,
+            temperature=self.temperature,
         )
         answers = [answer for answer in self.answers for _ in range(self.samples)]
         right = [task.verify(one.text, answer) for one, answer in zip(completions, answers, strict=True)]
@@ -165,6 +171,19 @@ def read_steps(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole]
 
 
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def where_and_when() -> dict[str, str]:
+    """The machine, without its name, and the date."""
+    cores, threads = os.cpu_count(), os.environ.get("OMP_NUM_THREADS", "?")
+    return {
+        "machine": f"{platform.machine()}, {cores} CPU cores, {threads} thread",
+        "date": datetime.date.today().isoformat(),
+    }
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write at one stroke, so that a file is either there in full or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +214,7 @@ def run_recipe(
     checkpoint = get_last_checkpoint(str(folder))
     recorder.forget_after(int(checkpoint.rsplit("-", 1)[1]) if checkpoint else 0)
     trainer.train(resume_from_checkpoint=checkpoint)
-    evaluations = {str(step): json.loads((folder / f"evaluation-{step}.json").read_text()) for step in sorted(at)}
+    evaluations = {str(step): read_json(folder / f"evaluation-{step}.json") for step in sorted(at)}
     result = {
         "recipe": recipe.name,
         "seed": config.seed,
