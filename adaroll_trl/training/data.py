@@ -11,6 +11,7 @@ from trl import get_dataset
 from ..tasks import ColumnTask, Task, get_task
 from .arguments import TrainArguments
 
+_COLUMN_REWARD = f"{ColumnTask.name}_accuracy"
 _BUILDERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
@@ -31,8 +32,8 @@ def find_task(script: TrainArguments) -> Task | None:
             "There is nothing to train on: give `task` (a task by name), `dataset_name` (a Hub id or a local path) or "
             "`datasets` (a mixture)."
         )
-    others = script.reward_model_name_or_path or set(script.reward_funcs or ()) - {f"{ColumnTask.name}_accuracy"}
-    own = f"{ColumnTask.name}_accuracy" in (script.reward_funcs or ())
+    others = script.reward_model_name_or_path or set(script.reward_funcs or ()) - {_COLUMN_REWARD}
+    own = _COLUMN_REWARD in (script.reward_funcs or ())
     if script.columns or script.instruction is not None or own or not others:
         columns: dict[str, Any] = {**script.columns, "instruction": script.instruction}
         return ColumnTask(**columns)

@@ -137,8 +137,8 @@ def _memory(plan: TrainingPlan) -> Iterator[tuple[str, str]]:
 
 
 def _model(memory: ModelMemory) -> Iterator[tuple[str, str]]:
-    share = f", {memory.trainable:,} of them trained" if memory.trainable < memory.parameters else ""
-    yield "parameters", f"{memory.parameters:,}{share}"
+    adapters = f", and {memory.trainable:,} in adapters, which alone are trained" if memory.adapters else ""
+    yield "parameters", f"{memory.parameters:,}{adapters}"
     optimizer = "not known for this one" if memory.optimizer is None else format_bytes(memory.optimizer)
     parts = [
         f"weights {format_bytes(memory.weights)} ({memory.dtype})",

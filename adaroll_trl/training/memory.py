@@ -13,6 +13,7 @@ import torch
 import transformers
 from accelerate import init_empty_weights
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from trl import GRPOConfig, ModelConfig, get_peft_config
 
 _ADAM_STATES = {"adamw_torch": 2, "adamw_torch_fused": 2, "sgd": 0}
@@ -24,7 +25,8 @@ class ModelMemory:
     """Bytes before any sharding, and the numbers they follow from.
 
     Attributes:
-        parameters, trainable (`int`): numbers in all, and of those that are trained.
+        parameters, trainable (`int`): numbers of the model, and those that are trained: all, or the adapters'.
+        adapters (`bool`): which of the two.
         dtype (`str`): of the weights, or "4 bit" or "8 bit".
         weights, gradients (`int`): bytes.
         optimizer (`int`, *optional*): bytes of its states; None for an optimiser whose states are not known here.
@@ -33,6 +35,7 @@ class ModelMemory:
 
     parameters: int
     trainable: int
+    adapters: bool
     dtype: str
     weights: int
     gradients: int
@@ -44,7 +47,7 @@ def model_memory(model: ModelConfig, config: GRPOConfig) -> ModelMemory:
     """What the model of a run takes.
 
     Raises:
-        OSError: if its configuration cannot be had.
+        OSError: if its configuration cannot be had, or is of code that only all processes can run together.
         ValueError: if the configuration, or the adapter's target modules, do not fit.
     """
     given: Any = config.model_init_kwargs or {}
@@ -71,6 +74,7 @@ def model_memory(model: ModelConfig, config: GRPOConfig) -> ModelMemory:
     return ModelMemory(
         parameters=parameters,
         trainable=trainable,
+        adapters=adapter is not None,
         dtype=label,
         weights=weights,
         gradients=size * trainable,
@@ -98,6 +102,8 @@ def _on_meta(settings: Any, trust: bool) -> Any:
     """The model class that TRL would load, without memory behind its parameters."""
     name = (getattr(settings, "architectures", None) or [None])[0]
     architecture = getattr(transformers, name, None) if name else None
+    if architecture is None and is_deepspeed_zero3_enabled():  # `from_config` would spread it over all processes
+        raise OSError(f"architecture {name!r} is not one of transformers', and ZeRO-3 is on")
     with init_empty_weights():
         if architecture is None:
             built = AutoModelForCausalLM.from_config(settings, trust_remote_code=trust)

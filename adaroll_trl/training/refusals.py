@@ -13,7 +13,7 @@ from ..checks import check_generation_seed, ignored_options
 from ..config import AdaRollGRPOConfig, AdaRollOptions, options_of
 from ..tasks import Task
 from .arguments import TrainArguments
-from .rewards import OVERLONG, reward_name
+from .rewards import OVERLONG, own_name
 
 _LORA = ("lora_", "use_rslora", "use_dora")
 _BNB_4BIT = ("bnb_4bit", "use_bnb_nested_quant")
@@ -40,7 +40,7 @@ def check_options(script: TrainArguments, config: AdaRollGRPOConfig, model: Mode
 
 def check_task_options(script: TrainArguments, task: Task | None) -> None:
     """Refuse options of a task that the run does not have, once that is known."""
-    own = None if task is None else reward_name(task.reward)
+    own = own_name(task)
     given = script.reward_funcs
     if script.verifier is not None and (given is not None and own not in given):
         raise ValueError(

@@ -30,6 +30,11 @@ def reward_name(reward: Reward) -> str:
     return str(getattr(reward, "__name__", type(reward).__name__))
 
 
+def own_name(task: Task | None) -> str | None:
+    """The name of a task's own reward."""
+    return None if task is None else f"{task.name}_accuracy"
+
+
 def make_rewards(script: TrainArguments, config: GRPOConfig, task: Task | None) -> list[Reward]:
     """The rewards of a run in TRL's order: the reward model first, then the functions; the task's own by default.
 
@@ -37,11 +42,11 @@ def make_rewards(script: TrainArguments, config: GRPOConfig, task: Task | None) 
         ValueError: if a name is not known, a path cannot be loaded, two rewards have one name, there is none, or
             `reward_weights` are not as many.
     """
-    own = None if task is None else task.reward
     found: list[Reward] = [script.reward_model_name_or_path] if script.reward_model_name_or_path else []
-    if script.reward_funcs is None and own is not None:
-        found.append(own)
-    found += [_find(name, script, config, own) for name in script.reward_funcs or ()]
+    if script.reward_funcs is not None:
+        found += [_find(name, script, config, task) for name in script.reward_funcs]
+    elif task is not None and (script.task or not found or script.verifier or script.answer_column):
+        found.append(task.reward)
     names = [reward_name(reward) for reward in found]
     if not found:
         raise ValueError("There is no reward: give reward_funcs or reward_model_name_or_path, or a task.")
@@ -53,9 +58,9 @@ def make_rewards(script: TrainArguments, config: GRPOConfig, task: Task | None) 
     return found
 
 
-def _find(name: str, script: TrainArguments, config: GRPOConfig, own: Callable[..., Any] | None) -> Reward:
-    if own is not None and name == reward_name(own):
-        return own
+def _find(name: str, script: TrainArguments, config: GRPOConfig, task: Task | None) -> Reward:
+    if task is not None and name == own_name(task):
+        return task.reward
     if name in TRL_REWARDS:
         found: Callable[..., Any] = getattr(rewards, name)
         return found
@@ -63,7 +68,7 @@ def _find(name: str, script: TrainArguments, config: GRPOConfig, own: Callable[.
         return _overlong(script, config)
     if ":" in name or "." in name:
         return _load(name)
-    known = ", ".join(map(repr, ([reward_name(own)] if own else []) + [*TRL_REWARDS, OVERLONG]))
+    known = ", ".join(map(repr, ([own_name(task)] if task else []) + [*TRL_REWARDS, OVERLONG]))
     raise ValueError(f"reward_funcs: {name!r} is not known. Use {known}, or 'package.module:function'.")
 
 
@@ -130,8 +135,7 @@ def choose_success(found: Sequence[Reward], task: Task | None, given: str | None
         return given, f"{given} (as given)"
     if len(names) == 1:
         return None, f"{names[0]} (the only reward)"
-    own = [] if task is None else [reward_name(task.reward)]
-    for name in (*own, *_ACCURACY_REWARDS):
+    for name in (own_name(task), *_ACCURACY_REWARDS):
         if name in names:
             return name, f"{name} (of {len(names)} rewards the one of accuracy; success_reward chooses another)"
     return None, "the weighted sum of all rewards (success_reward chooses one)"

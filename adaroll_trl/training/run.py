@@ -19,7 +19,7 @@ from .resolve import Run, resolve
 TRAINERS = {"adaroll": AdaRollGRPOTrainer, "grpo": GRPOTrainer}
 
 
-def build_trainer(script: TrainArguments, config: AdaRollGRPOConfig, model: ModelConfig, **overrides: Any) -> Any:
+def build_trainer(script: TrainArguments, config: AdaRollGRPOConfig, model: ModelConfig, /, **overrides: Any) -> Any:
     """The trainer that the arguments describe.
 
     Args:
@@ -74,12 +74,10 @@ def _set_loading(run: Run, quantization: Any) -> None:
 
 
 def train(run: Run) -> None:
-    """Print the plan, train, save, and push to the Hub where asked for."""
+    """Train, save, and push to the Hub where asked for."""
     config = run.config
-    if config.process_index == 0:
-        print_plan(make_plan(run))
     trainer = trainer_of(run)
-    trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
+    trainer.train(resume_from_checkpoint=_resumed(config.resume_from_checkpoint))
     trainer.save_model(config.output_dir)
     trainer.accelerator.print(f"Model saved to {config.output_dir}.")
     if config.push_to_hub:
@@ -88,15 +86,21 @@ def train(run: Run) -> None:
         trainer.end()
 
 
+def _resumed(checkpoint: Any) -> Any:
+    """A folder, or True for the newest checkpoint in `output_dir`; a command line can only say "true"."""
+    words = {"true": True, "false": False}
+    return words.get(checkpoint.lower(), checkpoint) if isinstance(checkpoint, str) else checkpoint
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; bad input ends with one sentence on stderr and exit status 2."""
     try:
         run = resolve(*parse(sys.argv[1:] if arguments is None else arguments))
-        if run.script.dry_run:
+        if run.config.process_index == 0:
             print_plan(make_plan(run))
-            return 0
     except (ValueError, OSError, ImportError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    train(run)
+    if not run.script.dry_run:
+        train(run)
     return 0

@@ -1,0 +1,238 @@
+"""`adaroll train` and its dry run: the plan's numbers are those of the run, and the run trains."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from peft import PeftModel
+from rich.console import Console
+from transformers import PreTrainedModel
+from trl import GRPOTrainer
+
+from adaroll_trl import AdaRollGRPOTrainer
+from adaroll_trl.cli import main
+from adaroll_trl.config import options_of
+from adaroll_trl.simulation import simulate
+from adaroll_trl.training.allocation import plan_allocation, uniform_signal
+from adaroll_trl.training.arguments import parse
+from adaroll_trl.training.display import print_plan
+from adaroll_trl.training.plan import TrainingPlan, make_plan
+from adaroll_trl.training.resolve import resolve
+from adaroll_trl.training.run import build_trainer
+from tests.vision import build_vision_dir
+
+ROOT = Path(__file__).parent.parent
+SETTINGS: dict[str, Any] = {
+    "task": "arithmetic",
+    "dataset_name": "40",
+    "per_device_train_batch_size": 4,
+    "steps_per_generation": 3,
+    "num_generations": 4,
+    "max_completion_length": 8,
+    "max_steps": 2,
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "reward_funcs": ["tests.tiny:parity_reward"],
+}
+
+
+@pytest.fixture
+def words(model_dir: Path, tmp_path: Path) -> Any:
+    """A command line with a recipe: `words("--rounds", "2", learning_rate=1e-3)`."""
+
+    def make(*more: str, **settings: Any) -> list[str]:
+        path = tmp_path / "recipe.yaml"
+        paths = {"model_name_or_path": str(model_dir), "output_dir": str(tmp_path / "out")}
+        path.write_text(yaml.safe_dump({**SETTINGS, **paths, **settings}))
+        return ["--config", str(path), *more]
+
+    return make
+
+
+@pytest.fixture
+def plan_of(words: Any) -> Any:
+    def make(*more: str, **settings: Any) -> TrainingPlan:
+        return make_plan(resolve(*parse(words("--dry-run", *more, **settings))))
+
+    return make
+
+
+def text_of(plan: TrainingPlan) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    print_plan(plan, console)
+    return console.export_text()
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    return json.loads((folder / "trainer_state.json").read_text())["log_history"]
+
+
+# The plan
+
+
+def test_the_share_with_signal_of_equal_groups_is_exact():
+    assert uniform_signal(8, (1.0, 1.0)) == pytest.approx(1 - 2 / 9)
+    assert uniform_signal(2, (1.0, 1.0)) == pytest.approx(1 / 3)
+    # Beta(1, 3): all 2 right with 1/10, all wrong with 3/5
+    assert uniform_signal(2, (1.0, 3.0)) == pytest.approx(1 - 1 / 10 - 3 / 5)
+
+
+@pytest.mark.parametrize("utility", ["mixed", "std"])
+def test_the_share_with_signal_of_the_allocator_is_that_of_a_simulation(words, utility):
+    options = options_of(parse(words(utility=utility))[1])
+    plan = plan_allocation(options, 16, 8, 2, pytest.fail)
+    other = simulate("adaroll", 16, 128, 4, utility, num_batches=500, seed=9, min_rollouts=2, max_rollouts=32)
+    assert plan.signal_adaptive == pytest.approx(other.frac_prompts_mixed, abs=0.02)
+    assert 0 < plan.signal_error < 0.005
+    assert plan.signal_uniform == pytest.approx(7 / 9)
+    assert plan.signal_uniform < plan.signal_adaptive < plan.signal_bound
+    assert plan.utility_uniform < plan.utility_planned <= plan.utility_bound
+    assert (plan.rounds, plan.min_rollouts, plan.max_rollouts) == (4, 2, 32)
+    assert 8 < plan.largest_group <= 32
+    assert plan.tables.cached is None
+    assert 0 < plan.next_seconds < plan.first_seconds
+
+
+def test_joint_tables_are_measured_and_found_again(words, tmp_path):
+    options = options_of(parse(words(allocator="adaroll_joint", table_cache_dir=str(tmp_path / "tables")))[1])
+    first, again = (plan_allocation(options, 3, 4, 1, pytest.fail) for _ in range(2))
+    (stored,) = (tmp_path / "tables").glob("joint-*.table")
+    assert (first.tables.cached, again.tables.cached) == (False, True)
+    assert 0 < first.tables.bytes <= stored.stat().st_size
+    assert first.rounds == 1 + (12 - 6)
+    assert first.signal_adaptive == pytest.approx(first.utility_planned, abs=4 * first.signal_error)
+
+
+def test_the_dry_run_prints_the_plan_and_loads_nothing(words, capsys, monkeypatch):
+    def load(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("weights were loaded")
+
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", load)
+    monkeypatch.setattr("torch.cuda.init", load)
+    more = ("--dry_run", "--assume_processes", "4", "--bf16", "true", "--use_cpu", "false", "--max_steps", "-1")
+    assert main(["train", *words(*more, num_train_epochs=3)]) == 0
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for part in (
+        "48 = per_device_train_batch_size 4 x 4 processes x steps_per_generation 3",
+        "12, with num_generations 4 rollouts on average",
+        "27, of 16 rollouts each",  # 40 rows are 3 batches of 12 prompts, of 3 steps; 3 epochs
+        "60.0% with equal groups (exact, under the prior)",
+        "parity_reward (the only reward)",
+        "task arithmetic from 40, split train: 40 rows",
+    ):
+        assert part in printed, part
+
+
+def test_plain_grpo_has_a_plan_too(plan_of):
+    plan = plan_of("--trainer", "grpo")
+    assert plan.allocation is None
+    assert plan.signal_uniform == pytest.approx(0.6)
+    assert "GRPOTrainer (TRL)" in text_of(plan)
+
+
+def test_a_batch_with_nothing_to_decide_is_noted_and_too_few_rows_refused(plan_of):
+    plan = plan_of("--steps_per_generation", "1")
+    assert plan.allocation.allocator == "uniform"
+    assert any("holds a single prompt" in note for note in plan.notes)
+    with pytest.raises(ValueError, match="The data has 2 rows, fewer than the 3 prompts of a generation batch"):
+        plan_of(dataset_name="2")
+    with pytest.raises(ValueError, match="max_rollouts=300: allocator 'adaroll' plans groups of up to 256"):
+        plan_of(max_rollouts=300)
+
+
+def test_what_cannot_be_had_offline_is_said(plan_of):
+    plan = plan_of(task="gsm8k", dataset_name=None, reward_funcs=None, model_name_or_path="nobody/nothing")
+    assert (plan.rows, plan.memory) == (None, None)
+    assert plan.rewards == ("gsm8k_accuracy",)
+    assert any(note.startswith("The data could not be looked at") for note in plan.notes)
+    assert any(note.startswith("The model's configuration could not be looked at") for note in plan.notes)
+    assert "note:" in text_of(plan)
+    with pytest.raises(ValueError, match="missing"):
+        plan_of(task="gsm8k", dataset_name="./missing.jsonl", reward_funcs=None)
+
+
+# Training
+
+
+@pytest.mark.parametrize("trainer", ["grpo", "adaroll"])
+def test_the_command_trains_and_resumes(words, tmp_path, trainer):
+    saving = ("--trainer", trainer, "--save_strategy", "steps", "--save_steps", "1")
+    assert main(["train", *words(*saving, "--max_steps", "1")]) == 0
+    assert main(["train", *words(*saving, "--resume_from_checkpoint", "true")]) == 0
+    history = logged(tmp_path / "out" / "checkpoint-2")
+    assert [entry["step"] for entry in history if "rewards/parity_reward/mean" in entry] == [1, 2]
+    assert all(("adaroll/rounds" in entry) == (trainer == "adaroll") for entry in history if "reward" in entry)
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_lora_gives_adapters_and_the_plan_counts_them(words):
+    script, config, model = parse(words(use_peft=True, lora_r=3, lora_target_modules=["q_proj", "v_proj"]))
+    trainer = build_trainer(script, config, model)
+    assert isinstance(trainer, AdaRollGRPOTrainer)
+    assert isinstance(trainer.model, PeftModel)
+    trained = sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad)
+    memory = make_plan(resolve(script, config, model)).memory
+    assert memory.trainable == trained == 2 * 2 * 3 * (64 + 64)
+    assert memory.parameters == sum(p.numel() for p in trainer.model.parameters()) - trained
+    assert (memory.gradients, memory.optimizer) == (4 * trained, 8 * trained)
+    trainer.train()
+
+
+def test_evaluation_and_several_rewards_reach_the_trainer(words, model_dir):
+    rewards = ["tests.tiny:parity_reward", "get_soft_overlong_punishment", "arithmetic_accuracy"]
+    settings = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4, "max_eval_samples": 2}
+    more = {"reward_funcs": rewards, "reward_weights": [0.5, 1.0, 2.0], "trainer": "grpo", "max_steps": 1}
+    script, config, model = parse(words(**settings, **more))
+    trainer = build_trainer(script, config, model)
+    assert type(trainer) is GRPOTrainer
+    assert trainer.reward_func_names == ["parity_reward", "soft_overlong_punishment_reward", "arithmetic_accuracy"]
+    assert trainer.reward_weights.tolist() == [0.5, 1.0, 2.0]
+    assert len(trainer.eval_dataset) == 2
+    trainer.train()
+    assert any("eval_rewards/arithmetic_accuracy/mean" in entry for entry in trainer.state.log_history)
+
+
+def test_a_processor_model_trains_on_text(words, tmp_path):
+    folder = build_vision_dir(tmp_path / "gemma3", "gemma3")
+    script, config, model = parse(words(model_name_or_path=str(folder)))
+    trainer = build_trainer(script, config, model)
+    assert type(trainer.model).__name__ == "Gemma3ForConditionalGeneration"
+    memory = make_plan(resolve(script, config, model)).memory
+    assert memory.parameters == sum(parameter.numel() for parameter in trainer.model.parameters())
+    trainer.train()
+    assert trainer.state.global_step == 2
+
+
+def test_overrides_replace_what_would_be_loaded(words, model_dir):
+    from tests.tiny import parity_reward, sums_dataset
+
+    script, config, model = parse(words(task="gsm8k", dataset_name=None, model_name_or_path="nobody/nothing"))
+    trainer = build_trainer(
+        script, config, model, model=str(model_dir), train_dataset=sums_dataset(8), reward_funcs=[parity_reward]
+    )
+    assert len(trainer.train_dataset) == 8
+
+
+def test_the_command_line_and_the_script_are_one(words, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    run = {"capture_output": True, "text": True, "env": environment, "cwd": tmp_path}
+    done = subprocess.run([sys.executable, "-m", "adaroll_trl", "train", *words("--max_steps", "1")], **run)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+    script = [sys.executable, str(ROOT / "scripts" / "train.py")]
+    bad = subprocess.run([*script, *words("--dry-run", "--roundz", "3")], **run)
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.strip().endswith("error: '--roundz' is no option. Did you mean '--rounds'?")

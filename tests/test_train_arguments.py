@@ -1,0 +1,256 @@
+"""`adaroll train` before a model is loaded: parsing, what is refused, rewards and data."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from adaroll_trl.training.arguments import parse
+from adaroll_trl.training.resolve import resolve
+from tests.tiny import parity_reward, sums_dataset
+
+BASE = ["--use_cpu", "--bf16", "false", "--report_to", "none", "--num_generations", "4"]
+ARITHMETIC = ("--task", "arithmetic", "--dataset_name", "60")
+BASE += ["--per_device_train_batch_size", "4", "--steps_per_generation", "3", "--max_completion_length", "8"]
+
+
+def resolved(*words: str, model: str = "some-model") -> Any:
+    """Everything but the model, from a command line; `model` is not loaded."""
+    return resolve(*parse([*BASE, "--output_dir", "unused", "--model_name_or_path", model, *words]))
+
+
+def rows_file(folder: Path, rows: list[dict[str, Any]]) -> str:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Any:
+    def write(**settings: Any) -> str:
+        path = tmp_path / "recipe.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        return str(path)
+
+    return write
+
+
+# Parsing
+
+
+def test_the_command_line_wins_over_the_recipe(recipe, tmp_path, monkeypatch):
+    monkeypatch.delenv("ADAROLL_TEST_VARIABLE", raising=False)
+    path = recipe(
+        env={"ADAROLL_TEST_VARIABLE": 3},
+        task="arithmetic",
+        rounds=2,
+        learning_rate=3e-6,
+        use_peft=True,
+        reward_funcs="think_format_reward",
+        output_dir=str(tmp_path),
+        use_cpu=True,
+        bf16=False,
+    )
+    for words in (["--config", path, "--rounds", "5"], [f"--config={path}", "--rounds=5"]):
+        script, config, model = parse(words)
+        assert (script.task, script.trainer, script.reward_funcs) == ("arithmetic", "adaroll", ["think_format_reward"])
+        assert (config.rounds, config.learning_rate) == (5, 3e-6)
+        assert model.use_peft
+    assert os.environ["ADAROLL_TEST_VARIABLE"] == "3"
+    monkeypatch.delenv("ADAROLL_TEST_VARIABLE")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"taks": "gsm8k"}, "'taks', which is no option. Did you mean 'task'"),
+        ({"max_rollout": 9}, "'max_rollout', which is no option. Did you mean 'max_rollouts'"),
+        ({"trainer": "ppo"}, "trainer='ppo' is not known"),
+        ({"max_train_samples": 0}, "max_train_samples=0 must be an integer of at least 1"),
+    ],
+)
+def test_a_bad_recipe_names_the_key(recipe, settings, message):
+    with pytest.raises(ValueError, match=message):
+        parse(["--config", recipe(**settings)])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--min_rollout=3", "--num_generation_eval", "4"], "'--num_generation_eval' is no option.*eval'"),
+        (["--config"], "--config is the last word"),
+        (["--assume_processes", "2"], "assume_processes=2 has no effect without dry_run"),
+    ],
+)
+def test_a_bad_command_line_names_the_word(words, message):
+    with pytest.raises(ValueError, match=message):
+        parse([*BASE, *words])
+
+
+def test_a_dry_run_counts_processes_that_are_not_there(monkeypatch):
+    words = [*BASE, "--dry-run", "--output_dir", "unused"]
+    assert parse([*words, "--assume_processes", "6"])[1].generation_batch_size == 4 * 6 * 3
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert parse(words)[1].generation_batch_size == 4 * 2 * 3
+    with pytest.raises(ValueError, match=r"per_device_train_batch_size=4 x 5 processes x steps_per_generation=3 .*"):
+        parse([*words, "--num_generations", "8", "--assume_processes", "5"])
+    # A plan for a GPU can be made where there is none
+    assert parse([*words, "--bf16", "true", "--use_cpu", "false"])[1].bf16
+
+
+# Options without effect
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--trainer", "grpo", "--rounds", "2"], "rounds=2 has no effect with trainer='grpo'.*--rounds 4"),
+        (["--trainer", "grpo", "--allocator", "uniform"], "allocator='uniform' has no effect with trainer='grpo'"),
+        (["--kappa", "3"], "No effect with allocator='adaroll' and utility='mixed': kappa=3.0"),
+        (["--prompt_column", "q"], "prompt_column='q' has no effect with task='arithmetic'"),
+        (["--verifier", "number"], "verifier='number' has no effect with task='arithmetic'"),
+        (["--dataset_streaming"], "dataset_streaming=True has no effect here"),
+        (["--streaming"], "streaming=True has no effect without `datasets`"),
+        (["--soft_punish_cache", "2"], "soft_punish_cache=2 has no effect without 'get_soft_overlong_punishment'"),
+        (["--max_eval_samples", "2"], "max_eval_samples=2 has no effect with eval_strategy='no'"),
+        (["--lora_r", "8"], "lora_r=8 has no effect without use_peft"),
+        (["--use_dora"], "use_dora=True has no effect without use_peft"),
+        (["--use_bnb_nested_quant"], "use_bnb_nested_quant=True has no effect without load_in_4bit"),
+        (["--load_in_4bit"], "load_in_4bit=True needs use_peft"),
+        (["--ignore_bias_buffers"], "ignore_bias_buffers=True has no effect"),
+        (["--generation_kwargs", '{"seed": 3}'], "generation_kwargs has seed=3"),
+        (["--max_train_samples", "3000"], "max_train_samples=3000: split 'train' has 60 rows"),
+        (["--success_reward", "nothing"], "success_reward='nothing' is not a reward function"),
+        (["--reward_weights", "1", "2"], r"reward_weights=\[1.0, 2.0\] has 2 numbers for 1 rewards"),
+    ],
+)
+def test_an_option_without_effect_is_refused(words, message):
+    with pytest.raises(ValueError, match=message):
+        resolved(*ARITHMETIC, *words)
+
+
+def test_quantisation_without_bitsandbytes_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("adaroll_trl.training.refusals.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="load_in_4bit=True needs the package bitsandbytes: `pip install"):
+        resolved(*ARITHMETIC, "--use_peft", "--load_in_4bit")
+
+
+def test_a_model_and_data_are_needed():
+    with pytest.raises(ValueError, match="There is nothing to train on: give `task`"):
+        resolved()
+    with pytest.raises(ValueError, match="dataset_config='main' has no effect without dataset_name"):
+        resolved("--task", "arithmetic", "--dataset_config", "main")
+    with pytest.raises(ValueError, match="model_name_or_path is missing"):
+        resolve(*parse([*BASE, "--task", "arithmetic"]))
+
+
+# Rewards
+
+
+def reward_names(run: Any) -> list[str]:
+    from adaroll_trl.training.rewards import reward_name
+
+    return [reward_name(reward) for reward in run.rewards]
+
+
+def test_rewards_by_name_and_by_path():
+    run = resolved(
+        *(*ARITHMETIC, "--reward_weights", "1", "0.5", "0.1", "0.2"),
+        *("--reward_model_name_or_path", "some/judge", "--reward_funcs", "arithmetic_accuracy"),
+        *("think_format_reward", "tests.tiny.parity_reward"),
+    )
+    assert reward_names(run) == ["judge", "arithmetic_accuracy", "think_format_reward", "parity_reward"]
+    assert run.rewards[3] is parity_reward
+    assert resolved(*ARITHMETIC, "--reward_funcs", "tests.tiny:parity_reward").rewards == [parity_reward]
+
+
+def test_the_overlong_punishment_takes_its_lengths_from_the_run():
+    words = (*ARITHMETIC, "--reward_funcs", "get_soft_overlong_punishment", "--max_completion_length")
+    lengths = [[0] * 80, [0] * 81, [0] * 90, [0] * 100]
+    assert resolved(*words, "100").rewards[0](completion_ids=lengths) == [0.0, -0.05, -0.5, -1.0]
+    halved = resolved(*words, "100", "--soft_punish_cache", "50").rewards[0]
+    assert halved(completion_ids=[[0] * 50, [0] * 75]) == [0.0, -0.5]
+    with pytest.raises(ValueError, match="soft_punish_cache=100 must be below max_completion_length=100"):
+        resolved(*words, "100", "--soft_punish_cache", "100")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["acuracy"], "'acuracy' is not known. Use 'arithmetic_accuracy', 'accuracy_reward'"),
+        (["no_module.reward"], "reward_funcs='no_module:reward' cannot be loaded"),
+        (["os.sep"], "'os.sep' is str, not a function"),
+        (["arithmetic_accuracy", "arithmetic_accuracy"], "has a reward twice"),
+        (["accuracy_reward"], "'accuracy_reward' cannot be called: missing a required argument: 'solution'"),
+        (["trl.rewards.get_cosine_scaled_reward"], "'get_cosine_scaled_reward' cannot be called"),
+    ],
+)
+def test_a_reward_that_cannot_work_is_refused_before_the_model_is_loaded(names, message):
+    with pytest.raises(ValueError, match=message):
+        resolved(*ARITHMETIC, "--reward_funcs", *names)
+
+
+def test_success_is_accuracy_beside_shaping_rewards():
+    both = (*ARITHMETIC, "--reward_funcs", "get_soft_overlong_punishment", "arithmetic_accuracy")
+    run = resolved(*both)
+    assert run.config.success_reward == "arithmetic_accuracy"
+    assert "arithmetic_accuracy (of 2 rewards the one of accuracy" in run.success
+    own = resolved(*both, "--success_reward", "soft_overlong_punishment_reward")
+    assert own.config.success_reward == "soft_overlong_punishment_reward"
+    assert resolved(*ARITHMETIC).config.success_reward is None
+    assert resolved(*both, "--trainer", "grpo").config.success_reward is None  # would be an option without effect
+
+
+# Data
+
+
+def test_columns_make_a_task(tmp_path):
+    rows = [{"q": f"{i} + 1", "gold": i + 1} for i in range(5)]
+    run = resolved("--dataset_name", rows_file(tmp_path, rows), "--prompt_column", "q", "--answer_column", "gold")
+    assert len(run.train_dataset) == 5
+    assert run.train_dataset[1]["prompt"][0]["content"].startswith("1 + 1")
+    assert reward_names(run) == ["answer_accuracy"]
+    graded = run.rewards[0](completions=["it is 2", "it is 3"], answer=["2", "2"])
+    assert graded == [1.0, 0.0]
+    words = ["--dataset_name", rows_file(tmp_path, rows), "--prompt_column", "q", "--verifier", "number"]
+    with pytest.raises(ValueError, match="verifier='number' has no effect beside reward_funcs"):
+        resolved(*words, "--reward_funcs", "tests.tiny:parity_reward")
+
+
+def test_prompts_with_rewards_of_ones_own_pass_through(tmp_path):
+    mine = ("--reward_funcs", "tests.tiny:parity_reward")
+    path = rows_file(tmp_path, [{"prompt": f"{i}?", "number": i} for i in range(6)])
+    data = resolved("--dataset_name", path, *mine, "--max_train_samples", "4").train_dataset
+    assert data.to_dict() == {"prompt": ["0?", "1?", "2?", "3?"], "number": [0, 1, 2, 3]}
+    saved = tmp_path / "saved"
+    sums_dataset(4).save_to_disk(str(saved))
+    assert resolved("--dataset_name", str(saved), *mine).train_dataset.column_names == ["prompt", "number"]
+    with pytest.raises(ValueError, match="split 'dev': the data set has the splits 'train'"):
+        resolved("--dataset_name", path, *mine, "--dataset_train_split", "dev")
+    bare = rows_file(tmp_path, [{"text": "1?"}])
+    with pytest.raises(ValueError, match=r"has no column 'prompt'; it has 'text'. Say which .* prompt_column"):
+        resolved("--dataset_name", bare, *mine)
+    with pytest.raises(ValueError, match=r"dataset_name='./none.jsonl': there is no such file"):
+        resolved("--dataset_name", "./none.jsonl", *mine)
+
+
+def test_a_mixture_and_its_test_split(tmp_path, recipe):
+    path = rows_file(tmp_path, [{"prompt": f"{i}?"} for i in range(8)])
+    part = {"path": "json", "data_files": path}
+    config = recipe(datasets=[part, {**part, "columns": ["prompt"]}], test_split_size=0.25)
+    words = ("--config", config, "--reward_funcs", "tests.tiny:parity_reward")
+    run = resolved(*words, "--eval_strategy", "steps", "--eval_steps", "1", "--max_eval_samples", "3")
+    assert (len(run.train_dataset), len(run.eval_dataset)) == (12, 3)
+    with pytest.raises(ValueError, match="dataset_name='x' has no effect beside `datasets`"):
+        resolved(*words, "--dataset_name", "x")
+
+
+def test_an_evaluation_split_is_loaded_only_where_it_is_used():
+    assert resolved(*ARITHMETIC).eval_dataset is None
+    run = resolved(*ARITHMETIC, "--eval_strategy", "steps", "--eval_steps", "1")
+    assert not {*run.eval_dataset["prompt_id"]} & {*run.train_dataset["prompt_id"]}
