@@ -42,6 +42,7 @@ class Data(NamedTuple):
     epochs: str
     why_completion: str
     why_epochs: str = "chosen: about 230 steps"
+    source: tuple[str, str] | None = None  # where the task names no Hub id of its own
 
 
 LLAMA_LORA = "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"
@@ -56,7 +57,14 @@ DATASETS = {
     "math": Data("MATH", 1024, "1", "long derivations"),
     "gsm8k": Data("GSM8K", 512, "1", "a few lines of arithmetic"),
     "logiqa": Data("LogiQA", 768, "1", "a passage's reasoning in words"),
-    "colota": Data("CoLoTa", 512, "5", "a few sentences", "chosen: about 240 steps on 1,521 prompts"),
+    "colota": Data(
+        "CoLoTa",
+        512,
+        "5",
+        "a few sentences",
+        "chosen: about 240 steps on 1,521 prompts",
+        ("data/CoLoTa_qa.json", "the file that its authors publish, to be put there; split into 1,521 and 170"),
+    ),
 }
 LOSSES = {
     "grpo": "GRPO",
@@ -127,6 +135,7 @@ def sections(model: Model, data: Data, task: str, loss: str) -> Iterator[Section
             Setting("dtype", "float32", "chosen: master weights; an update of 1e-6 is lost in bfloat16"),
             Setting("bf16", "true", "chosen: computes in bfloat16"),
             Setting("task", task, "paper"),
+            *([Setting("dataset_name", *data.source)] if data.source else []),
             Setting("dataset_train_split", "train", "chosen: the published training split"),
             Setting("seed", "42", "chosen: both arms see the same prompts in the same order"),
         ],
@@ -193,6 +202,10 @@ def header(folder: str, name: str, model: Model, data: Data, loss: str) -> str:
         f"--lora_target_modules {model.lora}",
         "Written by scripts/make_recipes.py: change it there.",
     ]
+    return comment(lines)
+
+
+def comment(lines: list[str]) -> str:
     return "\n".join(f"# {line}".rstrip() for line in lines)
 
 
@@ -207,8 +220,8 @@ def body(parts: list[Section]) -> str:
 ARM_TITLE = "Allocation: the only lines in which the two recipes of a pair differ"
 
 
-def recipes() -> Iterator[tuple[Path, str]]:
-    """Every recipe: its file and what it says."""
+def paper_recipes() -> Iterator[tuple[Path, str]]:
+    """The paper's models, data sets and losses."""
     for model_name, model in MODELS.items():
         for task, data in DATASETS.items():
             folder = f"{model_name}/{task}"
@@ -218,6 +231,79 @@ def recipes() -> Iterator[tuple[Path, str]]:
                     arm = (ARM_TITLE, arm_lines(name, folder, task, GENERATIONS, adaptive))
                     text = body([*sections(model, data, task, loss), arm])
                     yield ROOT / folder / f"{name}.yaml", f"{header(folder, name, model, data, loss)}\n\n{text}\n"
+
+
+SMOLLM2 = "smollm2-135m-instruct/arithmetic"
+SMOLLM2_GENERATIONS = 6
+SMOLLM2_SECTIONS: list[Section] = [
+    (
+        "Model and data",
+        [
+            Setting("model_name_or_path", "outputs/smollm2", "python scripts/get_smollm2.py outputs/smollm2"),
+            Setting("dtype", "float32", "chosen: bfloat16 is slow on a CPU"),
+            Setting("bf16", "false", "chosen: as above"),
+            Setting("use_cpu", "true", "chosen"),
+            Setting("dataloader_pin_memory", "false", "chosen: there is no GPU to copy to"),
+            Setting("task", "arithmetic", "chosen: generated, and spans all success rates of this model"),
+            Setting("dataset_name", '"480:0"', "chosen: 480 prompts of seed 0, each once in 60 steps"),
+            Setting("seed", "0", "chosen"),
+        ],
+    ),
+    (
+        "Rollouts",
+        [
+            Setting("num_generations", str(SMOLLM2_GENERATIONS), "chosen: the average of a prompt"),
+            Setting("per_device_train_batch_size", "16", "chosen: rollouts in a forward pass"),
+            Setting("gradient_accumulation_steps", "3", "chosen: one optimiser step a generation batch"),
+            Setting("max_completion_length", "5", "chosen: a number and a line break"),
+            Setting("temperature", "1.0", "chosen: samples from the policy itself"),
+        ],
+    ),
+    ("Loss", [Setting("loss_type", "dapo", "chosen: TRL's default"), Setting("beta", "0.0", "chosen: no KL term")]),
+    (
+        "Optimiser",
+        [
+            Setting("learning_rate", "2.0e-5", "chosen"),
+            Setting("lr_scheduler_type", "constant_with_warmup", "chosen"),
+            Setting("warmup_steps", "3", "chosen"),
+            Setting("max_steps", "60", "chosen"),
+            Setting("gradient_checkpointing", "false", "chosen: there is memory enough"),
+        ],
+    ),
+    (
+        "Logs and checkpoints",
+        [
+            Setting("logging_steps", "1", "chosen"),
+            Setting("report_to", "none", "chosen"),
+            Setting("save_steps", "20", "chosen"),
+            Setting("save_total_limit", "1", "chosen"),
+        ],
+    ),
+]
+SMOLLM2_ARM = ("trainer", "output_dir", "allocator", "utility", "rounds", "min_rollouts", "max_rollouts")
+
+
+def smollm2_recipes() -> Iterator[tuple[Path, str]]:
+    """A real model on a CPU, without a hub."""
+    for adaptive in (False, True):
+        name = arm_file("grpo", adaptive)
+        arm = arm_lines(name, SMOLLM2, "arithmetic", SMOLLM2_GENERATIONS, adaptive)
+        parts = [*SMOLLM2_SECTIONS, (ARM_TITLE, [setting for setting in arm if setting.key in SMOLLM2_ARM])]
+        lines = [
+            f"python scripts/train.py --config recipes/{SMOLLM2}/{name}.yaml",
+            "",
+            "SmolLM2-135M-Instruct on generated arithmetic. One CPU core, 5 GB: under half a minute a step.",
+            "Both recipes with two seeds, and their evaluation: python benchmarks/smollm2/run.py",
+            f"1 process x 16 rollouts x 3 steps = 48 rollouts = 8 prompts x {SMOLLM2_GENERATIONS}.",
+            "Written by scripts/make_recipes.py: change it there.",
+        ]
+        yield ROOT / SMOLLM2 / f"{name}.yaml", f"{comment(lines)}\n\n{body(parts)}\n"
+
+
+def recipes() -> Iterator[tuple[Path, str]]:
+    """Every recipe: its file and what it says."""
+    yield from paper_recipes()
+    yield from smollm2_recipes()
 
 
 def main() -> int:
