@@ -1,8 +1,10 @@
 """A time limit that holds in any thread and against any code: the work is done in a process that can be killed.
 
 `signal.alarm` works in the main thread only, and cannot stop a computation inside C code. A process of its own costs a
-fraction of a millisecond a call once it runs. It is started with a fresh interpreter, not forked: safe beside torch,
-CUDA, vLLM and DeepSpeed, and without running the user's main script again.
+fraction of a millisecond a call once it runs. Its own timer ends it when an answer takes too much processor time; the
+parent waits several times as long on the clock, for a machine under load, and kills it then. It is started with a
+fresh interpreter, not forked: safe beside torch, CUDA, vLLM and DeepSpeed, and without running the user's main script
+again.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import atexit
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -19,7 +22,8 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-START_LIMIT = 120.0  # seconds until the script has imported what it needs
+START_LIMIT = 300.0  # seconds until the script has imported what it needs
+PATIENCE = 10.0  # seconds on the clock for each second of processor time that an answer may take
 
 
 class LimitedProcess:
@@ -30,7 +34,7 @@ class LimitedProcess:
     Args:
         script (`Path`): a Python file. It is run with `time_limit` as its argument, prints one JSON object when it is
             ready (`{}`, or `{"error": text}` if it cannot work), then one for each line it reads.
-        time_limit (`float`): seconds that an answer may take, above 0.
+        time_limit (`float`): seconds of processor time that an answer may take, above 0. The script limits itself.
     """
 
     def __init__(self, script: Path, time_limit: float):
@@ -42,25 +46,39 @@ class LimitedProcess:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._pending = b""
+        self._ended = False
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """The script's answer, or None if it took longer than `time_limit` or ended without one.
+        """The script's answer, or None if it took longer than `time_limit`, or ended without one.
 
         Raises:
             RuntimeError: if the script cannot be started.
         """
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._start()
             try:
-                self._send(json.dumps(question).encode() + b"\n")
-                reply = self._receive(self.time_limit)
+                reply = self._exchange(question)
+                if reply is None and self._died_idle():
+                    reply = self._exchange(question)
             except BaseException:  # such as Ctrl-C: the answer to come is not to be taken for the next one's
                 self._kill()
                 raise
             if reply is None:
                 self._kill()
             return reply
+
+    def _exchange(self, question: dict[str, Any]) -> dict[str, Any] | None:
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        self._send(json.dumps(question).encode() + b"\n")
+        return self._receive(PATIENCE * self.time_limit)
+
+    def _died_idle(self) -> bool:
+        """Whether the process has ended, and not by its own timer: something else, such as a lack of memory on the
+        machine, may have ended it before the question came."""
+        assert self._process is not None
+        if self._ended:
+            return self._process.wait() != -getattr(signal, "SIGPROF", 0)
+        return False
 
     def close(self) -> None:
         """End the process; the next question starts another."""
@@ -106,13 +124,14 @@ class LimitedProcess:
                     return None
                 piece = os.read(self._process.stdout.fileno(), 65536)
                 if not piece:
+                    self._ended = True
                     return None
                 self._pending += piece
         line, _, self._pending = self._pending.partition(b"\n")
         return dict(json.loads(line))
 
     def _kill(self) -> None:
-        process, self._process, self._pending = self._process, None, b""
+        process, self._process, self._pending, self._ended = self._process, None, b"", False
         if process is None:
             return
         process.kill()

@@ -35,29 +35,26 @@ _READERS = {**READERS, ".txt": _read_txt}
 def in_label_order(options: list[str]) -> list[str]:
     """Options without their labels, in the order of the labels where they have all four.
 
-    In 19 records of Test.txt the labels stand in the order A, C, B, D, and the gold letter means the label, not the
-    place. 42 records of Eval.txt and Test.txt have options without a label, or with one inside the text: these stay.
+    42 records of Eval.txt and Test.txt have an option that does not begin with its own letter. In 19 of them, all in
+    Test.txt, the labels stand in the order A, C, B, D; the gold letter means the label, not the place, in each of the
+    five that we solved by hand. In the other 23 a label is missing or inside the text, which stays as it is.
 
     >>> in_label_order(["A.red", "C.blue", "B.green", "D.grey"])
     ['red', 'green', 'blue', 'grey']
-    >>> in_label_order(["A.red", "City B.S is big", "C green", "d.grey"])
-    ['red', 'City B.S is big', 'green', 'grey']
+    >>> in_label_order(["A red one", "City B.S is big", "C green", "d.grey"])
+    ['A red one', 'City B.S is big', 'green', 'grey']
     """
     labels = [_LABEL.match(option) for option in options]
     found = [label[1].upper() if label else None for label in labels]
     if sorted(map(str, found)) == list(LETTERS):
         ordered = sorted(zip(found, options, labels, strict=True), key=lambda one: str(one[0]))
         return [option[label.end() :].strip() for _, option, label in ordered if label]
-    return [_without_label(option, letter) for option, letter in zip(options, LETTERS, strict=True)]
-
-
-def _without_label(option: str, letter: str) -> str:
-    dotted = _LABEL.match(option)
-    if dotted and dotted[1].upper() == letter:
-        return option[dotted.end() :].strip()
-    if letter != "A" and option.startswith(f"{letter} "):  # "A " may be an article
-        return option[2:].strip()
-    return option.strip()
+    bare = [option.startswith(f"{letter} ") for option, letter in zip(options, LETTERS, strict=True)]
+    bare[0] = bare[0] and bare[1]  # "A " alone may be an article
+    return [
+        option[label.end() if label and label[1].upper() == letter else 2 * plain :].strip()
+        for option, letter, label, plain in zip(options, LETTERS, labels, bare, strict=True)
+    ]
 
 
 class LogiQA(Task):

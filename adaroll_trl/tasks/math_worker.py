@@ -27,6 +27,15 @@ def limit_memory() -> None:
         pass
 
 
+def limit_seconds(seconds: float) -> None:
+    """From now on this process may compute for so long, then the system ends it; 0 lifts the limit.
+
+    Processor time: verdicts do not depend on what else runs on the machine, and a process whose parent is gone ends.
+    """
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
 @lru_cache(maxsize=4096)
 def parsed(latex: str) -> list[Any]:
     """What math-verify makes of an answer: a sympy expression and its text, or only the text, or nothing."""
@@ -80,12 +89,9 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     print(json.dumps({}), flush=True)
     for line in sys.stdin:
-        # The parent kills a process that is late. Should the parent be gone, the alarm does.
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, time_limit + 5)
+        limit_seconds(time_limit)
         reply = answer(json.loads(line))
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        limit_seconds(0)
         print(json.dumps(reply), flush=True)
 
 

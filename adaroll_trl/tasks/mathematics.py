@@ -19,7 +19,7 @@ from .limits import LimitedProcess
 from .verifiers import Verifier, phrase_tail
 
 LONGEST = 1_000  # characters of an answer that are worth parsing; gold answers of MATH have at most some 150
-TIME_LIMIT = 5.0  # seconds for one comparison
+TIME_LIMIT = 5.0  # seconds of processor time for one comparison; most take some hundredths
 
 _DOLLARS = re.compile(r"\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]")
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\s*\{([^{}]*)\}")
@@ -47,7 +47,7 @@ class MathVerifier(Verifier):
     than the limit is wrong, with one warning in all.
 
     Args:
-        time_limit (`float`): seconds for one comparison, above 0.
+        time_limit (`float`): seconds of processor time for one comparison, above 0.
 
     Raises:
         ImportError: at the first comparison, if math-verify is not installed.
@@ -108,9 +108,8 @@ def _unwrapped(text: str) -> str:
 
 def _plain(latex: str) -> str:
     r"""An answer without spacing and `\text`, to compare words ("June 20") and to spare the parser what is equal."""
-    return (
-        _NOISE.sub("", _TEXT.sub(r"\1", latex)).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac").rstrip(".")
-    )
+    bare = _NOISE.sub("", _TEXT.sub(r"\1", latex)).rstrip(".")
+    return _FRACTION.sub(r"\\frac", bare).replace(r"\varnothing", r"\emptyset")
 
 
 def _balanced(latex: str) -> bool:

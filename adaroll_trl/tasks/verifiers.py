@@ -72,7 +72,7 @@ class NumberVerifier(Verifier):
     instruction = "Solve it step by step, then put the final number in \\boxed{}."
 
     # A heading such as "#### 2. Add" is not a mark.
-    _HASHES = re.compile(rf"####\s*+{_WRAP}{_DIGIT}(?![0-9]+[.):]\s*[A-Za-z])([^\n]*)")
+    _HASHES = re.compile(rf"####\s*+{_WRAP}{_DIGIT}(?![0-9]+[.):]\s*[A-Za-z])((?:(?!####)[^\n])*)")
     _STATED = re.compile(rf"\banswer{_IS}{_WRAP}{_DIGIT}", re.IGNORECASE)
     _MORE = re.compile(r"[^\s+*/=\u00d7\u00f7]+(?:\s+(?:or|and)\s+\S*[0-9]|\s*[-+*/=\u00d7\u00f7]\s*[$(\\]?[0-9])")
 
@@ -112,7 +112,7 @@ class LetterVerifier(Verifier):
     _STATED = re.compile(
         rf"\b(?i:answer|option|choice){_IS}{_WRAP}(?i:option\s+)?\(?"
         r"(?:([A-Z])(?![\w'\u2019])|([a-z])(?=[^\w\n]*(?:\n|$)))"
-        r"(?P<other>\W{0,4}(?:\bor|\band|[/,&])\W{1,4}[A-Za-z]\b)?"
+        r"(?P<other>(?:\W{0,4}\b(?:or|and)\b\W{1,4}|\W{0,3}[/,&]\W{0,4})[A-HJ-Z](?![\w'\u2019]))?"
     )
     _LINE = re.compile(r"[*_(\"'$\s]*([A-Za-z])(?:[*_\"'$\s]*[.):][*_\"'\s]*(?:\s.*)?|[*_\"'$\s]*)")
 
