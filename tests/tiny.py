@@ -8,52 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 from trl import GRPOConfig
 
 from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
 from adaroll_trl.allocators import AllocationState, Allocator
-
-CHAT_TEMPLATE = (
-    "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
-SPECIAL = ["<pad>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
-
-
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
-    )
-    tokenizer.train_from_iterator([f"What is {i} + {j}?" for i in range(20) for j in range(20)], trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<|end|>", chat_template=CHAT_TEMPLATE
-    )
-
-
-def build_model_dir(path: Path) -> Path:
-    tokenizer = build_tokenizer()
-    set_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=256,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-    )
-    LlamaForCausalLM(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+from adaroll_trl.gpu_check.model import build_model_dir as build_model_dir
+from adaroll_trl.gpu_check.model import build_tokenizer as build_tokenizer
 
 
 def sums_dataset(size: int, plain: bool = False) -> Dataset:
