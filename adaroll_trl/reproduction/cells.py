@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,7 +69,7 @@ class Cell:
         """`model/dataset/method/seed-0`."""
         return "/".join(self.folder.parts[-4:])
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, Any]:
         """The recipe with the overrides: all that the cell depends on, but for the output folder."""
         recipe = yaml.safe_load(self.recipe.read_text(encoding="utf-8"))
