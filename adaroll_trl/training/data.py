@@ -9,6 +9,7 @@ from typing import Any
 from trl import get_dataset
 
 from ..tasks import ColumnTask, Task, get_task
+from ..tasks.sources import is_local
 from .arguments import TrainArguments
 
 _COLUMN_REWARD = f"{ColumnTask.name}_accuracy"
@@ -92,7 +93,7 @@ def _read(script: TrainArguments) -> Any:
 
     name, config = str(script.dataset_name), script.dataset_config
     path = Path(name).expanduser()
-    if not path.exists() and (path.suffix in _BUILDERS or name.startswith((".", "/", "~"))):
+    if is_local(name) and not path.exists():
         raise ValueError(f"dataset_name={name!r}: there is no such file or folder.")
     try:
         if path.suffix in _BUILDERS and path.is_file():

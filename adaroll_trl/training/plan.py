@@ -97,7 +97,8 @@ def make_plan(run: Run) -> TrainingPlan:
     try:
         memory = model_memory(model, config)
     except OSError as error:
-        notes.append(f"The model's configuration could not be looked at, so its memory is not known: {error}")
+        reason = str(error).splitlines()[0]
+        notes.append(f"The model's configuration could not be looked at, so its memory is not known: {reason}")
     rounds = 1 if allocation is None else allocation.rounds
     return TrainingPlan(
         trainer=script.trainer,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trl import ModelConfig
 
 from ..config import AdaRollGRPOConfig
 from ..tasks import Task
+from ..tasks.sources import is_local
 from .arguments import TrainArguments
 from .data import find_task, load_split
 from .refusals import check_options, check_task_options
@@ -49,7 +51,7 @@ def resolve(script: TrainArguments, config: AdaRollGRPOConfig, model: ModelConfi
 
     Raises:
         ValueError: for options that would have no effect, and for data or rewards that are not there. A dry run puts
-            up with data that only a connection would bring.
+            up with data that is not on this machine.
         ImportError: where quantisation is asked for without bitsandbytes.
     """
     if "model" not in given or model.model_name_or_path is not None:
@@ -62,7 +64,7 @@ def resolve(script: TrainArguments, config: AdaRollGRPOConfig, model: ModelConfi
         if "eval_dataset" not in given and config.eval_strategy != "no":
             evaluation = load_split(script, task, evaluation=True)
     except ValueError as error:
-        if not (script.dry_run and _needs_a_connection(error)):
+        if not (script.dry_run and _is_not_here(error, script)):
             raise
         missing = str(error)
     rewards: list[Reward] = []
@@ -79,8 +81,11 @@ def resolve(script: TrainArguments, config: AdaRollGRPOConfig, model: ModelConfi
     return Run(script, config, model, task, train, evaluation, missing, rewards, success)
 
 
-def _needs_a_connection(error: BaseException | None) -> bool:
-    """Whether a failure of the Hub client is behind the error; all of them are OSErrors."""
+def _is_not_here(error: BaseException | None, script: TrainArguments) -> bool:
+    """Whether the data is only missing on this machine: a local path, or behind a failure of the Hub client (they are
+    all OSErrors)."""
+    if script.dataset_name is not None and is_local(script.dataset_name):
+        return not Path(script.dataset_name).expanduser().exists()
     while error is not None:
         if isinstance(error, OSError):
             return True
