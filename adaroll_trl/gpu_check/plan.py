@@ -127,7 +127,7 @@ def _vllm(cuda: str | None, gpus: Sequence[str]) -> list[Launch]:
             arm = f"AdaRoll, {rounds} rounds" if rounds else "GRPO"
             name = f"vLLM colocate{', sleep mode' if sleep else ''}, {arm}"
             options = {"rounds": rounds, "sleep": sleep}
-            launches.append(Launch((Check(name, "training:vllm_colocate", 120, options, missing),)))
+            launches.append(Launch((Check(name, "training:vllm_colocate", 150, options, missing),)))
     few = missing or (None if len(gpus) > 1 else "needs 2 GPUs")
     server = Check(
         "vLLM server, AdaRoll, 4 rounds",
