@@ -33,6 +33,7 @@ class Model(NamedTuple):
     hub_id: str
     learning_rate: str
     vllm_memory: str
+    lora_rate: str  # ten times the other
     lora: str
 
 
@@ -49,9 +50,9 @@ LLAMA_LORA = "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"
 # A pattern, since plain names such as q_proj also match the vision tower, which text alone never trains
 GEMMA_LORA = r"'.*language_model.*\.(q|k|v|o|gate|up|down)_proj'"
 MODELS = {
-    "llama-3.1-8b-instruct": Model("meta-llama/Llama-3.1-8B-Instruct", "1.0e-6", "0.35", LLAMA_LORA),
-    "llama-3.2-3b-instruct": Model("meta-llama/Llama-3.2-3B-Instruct", "1.0e-6", "0.25", LLAMA_LORA),
-    "gemma-3-4b-it": Model("google/gemma-3-4b-it", "5.0e-6", "0.3", GEMMA_LORA),
+    "llama-3.1-8b-instruct": Model("meta-llama/Llama-3.1-8B-Instruct", "1.0e-6", "0.35", "1e-5", LLAMA_LORA),
+    "llama-3.2-3b-instruct": Model("meta-llama/Llama-3.2-3B-Instruct", "1.0e-6", "0.25", "1e-5", LLAMA_LORA),
+    "gemma-3-4b-it": Model("google/gemma-3-4b-it", "5.0e-6", "0.3", "5e-5", GEMMA_LORA),
 }
 DATASETS = {
     "math": Data("MATH", 1024, "1", "long derivations"),
@@ -198,7 +199,7 @@ def header(folder: str, name: str, model: Model, data: Data, loss: str) -> str:
         f"{rollouts // GENERATIONS} prompts x {GENERATIONS}. On 4, 2, 1 GPUs add",
         f"--gradient_accumulation_steps {', '.join(str(ACCUMULATION * k) for k in (2, 4, 8))}.",
         "Full fine-tuning, as in the paper. For LoRA add",
-        f"--use_peft true --learning_rate {10 * float(model.learning_rate):.0e} \\".replace("e-0", "e-"),
+        f"--use_peft true --dtype bfloat16 --learning_rate {model.lora_rate} \\",
         f"--lora_target_modules {model.lora}",
         "Written by scripts/make_recipes.py: change it there.",
     ]

@@ -139,7 +139,8 @@ def ranks(twins: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> l
                         folder / f"{kind}-{way}",
                         *(lora_words(kind) if way == "lora" else []),
                         *("--warmup_steps", "0", "--per_device_train_batch_size", "2", "--learning_rate", "1e-3"),
-                        *("--use_cpu", "false", "--deepspeed", str(folder / "zero3.json")),
+                        # DeepSpeed on a CPU computes in float32 only
+                        *("--dtype", "float32", "--use_cpu", "false", "--deepspeed", str(folder / "zero3.json")),
                         *("--accelerator_config", json.dumps({"use_configured_state": True})),
                     ),
                 }
