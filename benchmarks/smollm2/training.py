@@ -193,7 +193,13 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def run_recipe(
-    recipe: Path, folder: Path, options: Sequence[str], held_out: HeldOut | None, at: Sequence[int], **overrides: Any
+    recipe: Path,
+    folder: Path,
+    options: Sequence[str],
+    held_out: HeldOut | None,
+    at: Sequence[int],
+    task: Task | None = None,
+    **overrides: Any,
 ) -> dict[str, Any]:
     """Train a recipe, or the rest of it, and return what was recorded.
 
@@ -202,11 +208,12 @@ def run_recipe(
         folder (`Path`): of this run: records and checkpoints. The checkpoints are deleted in the end.
         options (list of `str`): command line options over the recipe.
         held_out (`HeldOut`, *optional*): what to evaluate after the steps in `at`.
+        task (`Task`, *optional*): grades instead of the recipe's.
         overrides: arguments of the trainer's constructor.
     """
     script, config, model = parse(["--config", str(recipe), *options, "--output_dir", str(folder)])
     folder.mkdir(parents=True, exist_ok=True)
-    task = get_task(str(script.task))
+    task = task or get_task(str(script.task))
     recorder = Recorder(folder, task, held_out, at)
     arguments = {"reward_funcs": [recorder.reward_function()], "callbacks": [recorder], **overrides}
     trainer = build_trainer(script, config, model, **arguments)
