@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.compatibility import BUDGET, adaptive
 from tests.cpu_vllm import Record, colocate, connect, finished_requests, rescored
-from tests.tiny import prompts_of
+from tests.tiny import RecordingTrainer, prompts_of
 
 MODEL, OUTPUT = Path(sys.argv[1]), Path(sys.argv[2])
 URL = sys.argv[4] if len(sys.argv) > 4 else None
@@ -79,6 +79,18 @@ def cases() -> dict[str, dict[str, Any]]:
     return found
 
 
+class BatchesTrainer(RecordingTrainer):
+    """Keeps how many completions each generation call of each batch asked for."""
+
+    record: Record
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        before = len(self.record.asked)
+        output = super()._generate_and_score_completions(inputs)
+        self.asked = [*getattr(self, "asked", []), self.record.asked[before:]]
+        return output
+
+
 def build(**extra: Any) -> Any:
     options: dict[str, Any] = {
         "rounds": 3,
@@ -94,7 +106,7 @@ def build(**extra: Any) -> Any:
     if LAUNCH == "zero3":
         AcceleratorState._reset_state()  # it takes a DeepSpeed plugin only once
         options |= {"use_cpu": False, "accelerator_config": {"use_configured_state": True}, "deepspeed": ZERO3}
-    return adaptive(MODEL, OUTPUT / "run", **options)
+    return adaptive(MODEL, OUTPUT / "run", BatchesTrainer, **options)
 
 
 def differences(output: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +128,7 @@ def engine(trainer: Any) -> tuple[str, int]:
 def run(record: Record, checkpoint: Any, faults: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
     record.reset(**(faults or {}))
     trainer = build(**options)
-    built = list(record.calls)
+    trainer.record, built = record, list(record.calls)
     before = finished_requests(URL) if URL and RANK == 0 else 0
     trainer.train()
     outputs = [output for _, output in trainer.recorded]
@@ -127,7 +139,7 @@ def run(record: Record, checkpoint: Any, faults: dict[str, Any] | None = None, *
         "steps": trainer.state.global_step,
         "calls_of_init": built,
         "calls": record.calls[len(built) :],
-        "asked": record.asked,
+        "asked": trainer.asked,
         "transfers": record.transfers,
         "finished": finished_requests(URL) - before if URL and RANK == 0 else None,
         "prompts": [prompts_of(output) for output in outputs],
