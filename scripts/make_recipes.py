@@ -64,7 +64,7 @@ DATASETS = {
         "5",
         "a few sentences",
         "chosen: about 240 steps on 1,521 prompts",
-        ("data/CoLoTa_qa.json", "the file that its authors publish, to be put there; split into 1,521 and 170"),
+        ("data/colota/CoLoTa_qa.json", "the file that its authors publish, to be put there; split into 1,521 and 170"),
     ),
 }
 LOSSES = {

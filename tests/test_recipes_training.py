@@ -74,18 +74,19 @@ def test_every_model_and_task_is_among_the_cases():
     assert {task for _, task, _ in names} == {*TASKS}
 
 
-@pytest.mark.parametrize("loss", ["", "dr_grpo_", "dapo_"])
+@pytest.mark.parametrize("name", ["grpo", "adaroll", "dr_grpo_adaroll", "dapo_adaroll"])
 @pytest.mark.parametrize("kind", CLASSES)
-def test_a_recipe_takes_a_step(build, kind, loss):
-    trainer = build(kind, f"{FOLDERS[kind][-1]}/gsm8k/{loss}adaroll", "--learning_rate", "1e-3", "--warmup_steps", "0")
+def test_a_recipe_takes_a_step(build, kind, name):
+    trainer = build(kind, f"{FOLDERS[kind][-1]}/gsm8k/{name}", "--learning_rate", "1e-3", "--warmup_steps", "0")
     # A random model is never right: the outcome has to vary for a step to move it
     trainer.reward_funcs[0] = parity_reward
     before = weights(trainer)
     trainer.train()
     log = trainer.state.log_history[0]
     assert not same_weights(before, weights(trainer))
-    assert log["adaroll/rollouts_per_prompt/mean"] == 8
-    assert log["adaroll/rounds"] > 1
+    if name != "grpo":
+        assert log["adaroll/rollouts_per_prompt/mean"] == 8
+        assert log["adaroll/rounds"] > 1
 
 
 def lora_words(kind: str) -> list[str]:
