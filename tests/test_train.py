@@ -26,7 +26,7 @@ from adaroll_trl.training.arguments import parse
 from adaroll_trl.training.display import print_plan
 from adaroll_trl.training.plan import TrainingPlan, make_plan
 from adaroll_trl.training.resolve import resolve
-from adaroll_trl.training.run import build_trainer
+from adaroll_trl.training.run import TRAINERS, build_trainer
 from tests.vision import build_vision_dir
 
 ROOT = Path(__file__).parent.parent
@@ -188,6 +188,21 @@ def test_lora_gives_adapters_and_the_plan_counts_them(words):
     assert memory.parameters == sum(p.numel() for p in trainer.model.parameters()) - trained
     assert (memory.gradients, memory.optimizer) == (4 * trained, 8 * trained)
     trainer.train()
+
+
+def test_quantisation_reaches_the_trainer(words, monkeypatch):
+    monkeypatch.setattr("adaroll_trl.training.refusals.find_spec", lambda name: True)  # as if it were installed
+    monkeypatch.setitem(TRAINERS, "adaroll", lambda **arguments: arguments)
+    settings = {"use_peft": True, "load_in_4bit": True, "bnb_4bit_quant_type": "fp4", "dtype": "bfloat16"}
+    script, config, model = parse(words(**settings, model_revision="v2"))
+    arguments = build_trainer(script, config, model)
+    assert arguments["quantization_config"].bnb_4bit_quant_type == "fp4"
+    assert arguments["peft_config"].r == 16
+    loading = arguments["args"].model_init_kwargs
+    assert (loading["dtype"], loading["revision"]) == ("bfloat16", "v2")
+    memory = make_plan(resolve(script, config, model)).memory
+    assert memory.dtype == "4 bit"
+    assert memory.weights < 2 * memory.parameters  # bfloat16 throughout, without the adapters
 
 
 def test_evaluation_and_several_rewards_reach_the_trainer(words, model_dir):
