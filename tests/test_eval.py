@@ -45,6 +45,9 @@ class Even(Task):
     def verify(self, completion, answer):
         return len(completion) % 2 == 0
 
+    def readable(self, answer):
+        return answer == "even"
+
 
 TASK = "tests.test_eval:Even"
 
@@ -80,6 +83,7 @@ def test_results_agree_with_the_completions_on_the_disk(model_dir, tmp_path):
     assert 0 < accuracy["low"] < accuracy["value"] < accuracy["high"] < 1
     assert results["metrics"]["pass@2"]["value"] > results["metrics"]["accuracy"]["value"]
     assert results["truncated"] == np.mean([not row["finished"] for row in rows])
+    assert results["unreadable_answers"] == 0
     assert read_results(tmp_path / "out" / TASK) == results
 
 

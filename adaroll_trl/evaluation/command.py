@@ -85,6 +85,8 @@ def results_table(results: Mapping[str, Mapping[str, Any]], settings: EvalSettin
             name = ""
         table.add_row("", "completions cut off, %", f"{100 * result['truncated']:.2f}")
         table.add_row("", "completions without an answer, %", f"{100 * result['no_answer']:.2f}")
+        if result["unreadable_answers"]:
+            table.add_row("", "gold answers that the task cannot read", f"{result['unreadable_answers']}")
         table.add_row("", "tokens of a completion", f"{result['tokens_per_completion']:.0f}")
     return table
 

@@ -48,7 +48,7 @@ def evaluate(
             rows = _rows(task, settings)
             backend = backend or make(settings)
             seconds = _sample(task, rows, backend, settings, store, progress)
-            store.finish(_summary(rows, store.rows, settings, seconds))
+            store.finish(_summary(task, rows, store.rows, settings, seconds))
         # Other values of k, or another level, need no new completions.
         results[name] = read_results(store.folder)
         results[name]["metrics"] = metrics(results[name]["prompts"], settings.k, settings.level)
@@ -124,7 +124,11 @@ def _graded(task: Task, row: Mapping[str, Any], prompt: int, sample: int, comple
 
 
 def _summary(
-    rows: Sequence[Mapping[str, Any]], graded: Sequence[Mapping[str, Any]], settings: EvalSettings, seconds: float
+    task: Task,
+    rows: Sequence[Mapping[str, Any]],
+    graded: Sequence[Mapping[str, Any]],
+    settings: EvalSettings,
+    seconds: float,
 ) -> dict[str, Any]:
     correct = np.zeros(len(rows), dtype=np.int64)
     for one in graded:
@@ -138,6 +142,8 @@ def _summary(
         "metrics": metrics(prompts, settings.k, settings.level),
         "truncated": float(np.mean([not one["finished"] for one in graded])),
         "no_answer": float(np.mean([one["extracted"] is None for one in graded])),
+        # Nothing can be right there; they count as wrong, as in published accuracies over whole test sets.
+        "unreadable_answers": sum(not task.readable(row["answer"]) for row in rows),
         "tokens_per_completion": float(np.mean([one["num_tokens"] for one in graded])),
         "seconds": seconds,
         "prompts": prompts,
