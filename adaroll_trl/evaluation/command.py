@@ -54,7 +54,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
     settings = parse(arguments)
     from .run import evaluate
 
-    console = Console()
+    console = make_console()
     with Progress(console=console, transient=True) as bar:
         bars: dict[str, Any] = {}
 
@@ -67,6 +67,14 @@ def _evaluate(arguments: Sequence[str]) -> int:
     console.print(results_table(results, settings))
     console.print(f"Completions and results: {settings.output_dir}", highlight=False, soft_wrap=True)
     return 0
+
+
+def make_console() -> Console:
+    """A log file has no width of its own."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = 120
+    return console
 
 
 def results_table(results: Mapping[str, Mapping[str, Any]], settings: EvalSettings) -> Table:
@@ -104,7 +112,7 @@ def _compare(arguments: Sequence[str]) -> int:
     options = parser.parse_args(list(arguments))
     first, second = (read_results(path) for path in options.compare)
     comparisons = compare(first, second, options.level)
-    Console().print(comparison_table(comparisons, first["settings"], second["settings"], options.level))
+    make_console().print(comparison_table(comparisons, first["settings"], second["settings"], options.level))
     return 0
 
 

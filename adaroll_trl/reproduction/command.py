@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from ..evaluation.command import make_console
 from .cells import Cell, EvalOptions, Plan
 from .paper import DATASETS, METHODS, MODELS, TABLES
 from .runner import InProcessRunner, Runner, SubprocessRunner, run_cell
@@ -86,9 +87,7 @@ def parse(arguments: Sequence[str] | None) -> ReproduceSettings:
 
 def reproduce(settings: ReproduceSettings, root: Path) -> int:
     """0 if every cell is done (or nothing was to be run), 1 if one failed."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = 120
+    console = make_console()
     plan = make_plan(settings, root)
     tables = {number: select(settings, plan, number) for number in settings.table}
     if settings.dry_run:
