@@ -30,12 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def parse(arguments: Sequence[str]) -> EvalSettings:
-    """Settings from the command line, and from a YAML file named by `--config`.
-
-    Raises:
-        ValueError: if a value cannot be.
-    """
+def make_parser() -> Any:
+    """TRL's parser: `--config` names a YAML file, and the command line stands over it."""
     from trl import TrlParser
 
     dataclass_types: Any = [EvalSettings]
@@ -46,7 +42,19 @@ def parse(arguments: Sequence[str]) -> EvalSettings:
         description="Accuracy and pass@k of a model on tasks with verifiable answers, with intervals. Completions are "
         "saved as they come; the same command goes on where it was interrupted.",
     )
-    parsed: Any = parser.parse_args_and_config(args=list(arguments), fail_with_unknown_args=True)
+    parser.add_argument(
+        "--compare", nargs=2, metavar=("FIRST", "SECOND"), help="Two results.json, or their folders, prompt by prompt."
+    )
+    return parser
+
+
+def parse(arguments: Sequence[str]) -> EvalSettings:
+    """Settings from the command line, and from a YAML file named by `--config`.
+
+    Raises:
+        ValueError: if a value cannot be.
+    """
+    parsed: Any = make_parser().parse_args_and_config(args=list(arguments), fail_with_unknown_args=True)
     return parsed[0]
 
 

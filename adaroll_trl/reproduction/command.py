@@ -70,18 +70,27 @@ def main(root: Path, arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def parse(arguments: Sequence[str] | None) -> ReproduceSettings:
+def make_parser() -> Any:
+    """TRL's parser: `--config` names a YAML file, and the command line stands over it."""
     from trl import TrlParser
 
     dataclass_types: Any = [ReproduceSettings]
-    parser = TrlParser(
+    return TrlParser(
         dataclass_types,
         prog="reproduce.py",
         description="Trains and evaluates the cells of the paper's tables and prints them beside its figures. The "
         "same command goes on where it was interrupted.",
     )
+
+
+def parse(arguments: Sequence[str] | None) -> ReproduceSettings:
+    """Settings from the command line.
+
+    Raises:
+        ValueError: if a value cannot be.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parsed: Any = parser.parse_args_and_config(args=given, fail_with_unknown_args=True)
+    parsed: Any = make_parser().parse_args_and_config(args=given, fail_with_unknown_args=True)
     return parsed[0]
 
 
