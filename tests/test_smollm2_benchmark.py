@@ -225,10 +225,14 @@ def test_signal_counts_prompts_and_rollouts_by_their_outcomes():
         "all_wrong": 0.25,
         "all_right": 0.25,
         "rollouts_in_mixed": 0.5,
+        "size_of_mixed": 4,
+        "steps_without": 0,
         "fewest": 4,
         "most": 4,
     }
     assert summary.signal(SECOND)["rollouts_in_mixed"] == pytest.approx(14 / 16)
+    assert summary.signal(SECOND)["size_of_mixed"] == pytest.approx(14 / 3)
+    assert summary.signal(run_with([[["1 + 2", 4, 0]], [["3 + 4", 4, 4]]], [0, 0]))["steps_without"] == 2
     assert summary.signal_difference(FIRST, SECOND).value == pytest.approx(0.25)
 
 
@@ -253,7 +257,7 @@ def test_cost_adds_up_over_steps():
 
 def test_the_reading_says_what_the_intervals_say():
     def arms(first: list[int], second: list[int]) -> dict[str, Any]:
-        many = [run_with([], right * 60) for right in (first, second)]
+        many = [run_with([[["1 + 2", 4, 2]]], right * 60) for right in (first, second)]
         for one in many:
             for evaluation in one["evaluations"].values():
                 evaluation["ids"] = [str(number) for number in range(120)]

@@ -146,6 +146,16 @@ def reading(before: Run, runs: Mapping[int, Mapping[str, Run]]) -> str:
         )
     else:
         sentences.append("Every interval holds zero: these runs show no difference in accuracy.")
+    figures = {arm: [signal(arms[arm]) for arms in runs.values()] for arm in ARMS}
+    share, size = (
+        {arm: float(np.nanmean([one[name] for one in figures[arm]])) for arm in ARMS}
+        for name in ("rollouts_in_mixed", "size_of_mixed")
+    )
+    sentences.append(
+        "What carries a gradient are the rollouts in groups with both outcomes: "
+        f"{100 * share['grpo']:.0f} % of GRPO's, in groups of {size['grpo']:.1f} on average, and "
+        f"{100 * share['adaroll']:.0f} % of AdaRoll-GRPO's, in groups of {size['adaroll']:.1f}: with the utility `mixed` a group is worth no more rollouts once it has shown both."
+    )
     sentences.append(f"With {len(changes)} seed(s), how much a seed changes is not known.")
     return " ".join(sentences)
 
@@ -157,7 +167,7 @@ def kind_table(kinds: Mapping[str, Mapping[str, float]]) -> str:
     for kind, row in sorted(kinds.items(), key=lambda item: item[1]["before"]):
         cells = [f"`{kind}`", f"{row['problems']:.0f}", f"{row['before']:.2f}"]
         cells += [f"{row[f'{arm} after']:.2f}" for arm in ARMS]
-        cells += ["-" if np.isnan(row[f"{arm} rollouts"]) else f"{row[f'{arm} rollouts']:.1f}" for arm in ARMS]
+        cells += [_number(row[f"{arm} rollouts"]) for arm in ARMS]
         cells += ["-" if np.isnan(row[f"{arm} signal"]) else f"{100 * row[f'{arm} signal']:.0f} %" for arm in ARMS]
         rows.append(cells)
     return table(header, rows)
@@ -179,6 +189,12 @@ def signal_table(runs: Mapping[int, Mapping[str, Run]]) -> str:
         ["all rollouts wrong", *(f"{100 * one['all_wrong']:.1f} %" for one in figures)],
         ["all rollouts right", *(f"{100 * one['all_right']:.1f} %" for one in figures)],
         ["rollouts in groups with signal", *(f"{100 * one['rollouts_in_mixed']:.1f} %" for one in figures)],
+        ["rollouts of a group with signal, mean", *(_number(one["size_of_mixed"]) for one in figures)],
+        ["steps without any signal", *(f"{one['steps_without']:.0f}" for one in figures)],
+        [
+            "gradient norm, mean",
+            *(f"{np.mean([step['log']['grad_norm'] for step in run['steps']]):.2f}" for run in columns),
+        ],
         ["rollouts a prompt, least to most", *(f"{one['fewest']:.0f} to {one['most']:.0f}" for one in figures)],
         [f"success rate, prompts of the first {few} steps", *(f"{_rate(run, few)[0]:.3f}" for run in columns)],
         [f"success rate, prompts of the last {few} steps", *(f"{_rate(run, few)[1]:.3f}" for run in columns)],
@@ -192,6 +208,10 @@ def signal_table(runs: Mapping[int, Mapping[str, Run]]) -> str:
         + "; ".join(paired)
         + "."
     )
+
+
+def _number(value: float) -> str:
+    return "-" if np.isnan(value) else f"{value:.1f}"
 
 
 def _rate(run: Run, few: int) -> tuple[float, float]:

@@ -82,10 +82,14 @@ def signal(run: Run) -> dict[str, float]:
     return {
         "prompts": float(rollouts.size),
         "rollouts": float(rollouts.sum()),
+        "steps_without": float(
+            sum(not has_signal[groups["step"] == step].any() for step in np.unique(groups["step"]))
+        ),
         "mixed": float(has_signal.mean()),
         "all_wrong": float((groups["successes"] == 0).mean()),
         "all_right": float((groups["successes"] == rollouts).mean()),
         "rollouts_in_mixed": float(rollouts[has_signal].sum() / rollouts.sum()),
+        "size_of_mixed": float(rollouts[has_signal].mean()) if has_signal.any() else float("nan"),
         "fewest": float(rollouts.min()),
         "most": float(rollouts.max()),
     }
