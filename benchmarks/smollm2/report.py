@@ -154,7 +154,8 @@ def reading(before: Run, runs: Mapping[int, Mapping[str, Run]]) -> str:
     sentences.append(
         "What carries a gradient are the rollouts in groups with both outcomes: "
         f"{100 * share['grpo']:.0f} % of GRPO's, in groups of {size['grpo']:.1f} on average, and "
-        f"{100 * share['adaroll']:.0f} % of AdaRoll-GRPO's, in groups of {size['adaroll']:.1f}: with the utility `mixed` a group is worth no more rollouts once it has shown both."
+        f"{100 * share['adaroll']:.0f} % of AdaRoll-GRPO's, in groups of {size['adaroll']:.1f}: with the "
+        "utility `mixed` a group is worth no more rollouts once it has shown both."
     )
     sentences.append(f"With {len(changes)} seed(s), how much a seed changes is not known.")
     return " ".join(sentences)
