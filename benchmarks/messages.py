@@ -24,6 +24,7 @@ import numpy as np
 import torch.distributed as dist
 from datasets import Dataset
 from torch.distributed import distributed_c10d
+from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
@@ -72,7 +73,7 @@ def count(counter: Counter, rounds: int | None, folder: str) -> tuple[int, int]:
     def last_digit(completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
         return [float(ids[-1] % 2) for ids in completion_ids]
 
-    Counting(
+    trainer = Counting(
         model=build_model(tokenizer, seed=0),
         processing_class=tokenizer,
         reward_funcs=last_digit,
@@ -91,7 +92,9 @@ def count(counter: Counter, rounds: int | None, folder: str) -> tuple[int, int]:
             disable_tqdm=True,
             logging_strategy="no",
         ),
-    ).train()
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
     return counter.calls, counter.bytes
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All four launches of tests/test_launch.py: `accelerate launch` with two processes under DDP, ZeRO-2, ZeRO-3 and FSDP2,
-# on CPUs. Extra arguments go to pytest. The log of a run: docs/results/launch_check.txt
+# on CPUs. Extra arguments go to pytest.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"

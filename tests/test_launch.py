@@ -51,8 +51,15 @@ def launch(recipe: str, model: Path, folder: Path) -> list[dict[str, Any]]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
     if recipe.startswith("zero"):
         environment["DS_ACCELERATOR"] = "cpu"
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    started = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, **started) as process:
+        try:
+            output, _ = process.communicate(timeout=500)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # the launcher then ends its processes, which would outlive a kill
+            output, _ = process.communicate()
+            pytest.fail(f"{recipe} did not end in 500 s: {output[-6000:]}")
+    assert process.returncode == 0, output[-6000:]
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 
