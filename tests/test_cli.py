@@ -68,9 +68,12 @@ def test_bad_input_is_one_sentence_and_exit_status_2(tmp_path, capsys):
 def test_help_does_not_import_torch():
     code = (
         "import sys, adaroll_trl.cli as cli\n"
-        "try:\n    cli.main(['demo', '--help'])\nexcept SystemExit:\n    pass\n"
+        "for words in (['demo', '--help'], ['--help']):\n"
+        "    try:\n        cli.main(words)\n    except SystemExit:\n        pass\n"
         "assert 'torch' not in sys.modules and 'numba' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--rounds" in done.stdout
+    for command in ("demo", "train", "eval"):
+        assert f"    {command} " in done.stdout
