@@ -33,7 +33,7 @@ ROOT = Path(__file__).parent.parent
 def run(tmp_path: Path) -> Any:
     """Runs launches of the checks in `tests/workers/gpu_check.py`; the rows by name."""
 
-    def run_plan(*launches: Launch, time_limit: float = 120.0) -> dict[str, Row]:
+    def run_plan(*launches: Launch, time_limit: float = 500.0) -> dict[str, Row]:
         context = {"device": "cpu", "model": "none", "tiny": True}
         rows = Runner(context, tmp_path, [], time_limit).run(launches)
         assert [row.check for row in rows] == [check.name for launch in launches for check in launch.checks]
@@ -54,12 +54,13 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_dry_run(tmp_path):
     """Every row of the plan, none failed, and the file holds the table that was printed."""
-    script = ["bash", "scripts/gpu_check.sh", "--device", "cpu", "--logs", str(tmp_path), "--time-limit", "1500"]
+    script = ["bash", "scripts/gpu_check.sh", "--device", "cpu", "--logs", str(tmp_path), "--time-limit", "1100"]
     script += ["--output", str(tmp_path / "table.md"), "--extra", f"{HERE}:fine"]
     done = subprocess.run(
-        script, cwd=ROOT, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True, timeout=550
+        script, cwd=ROOT, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True, timeout=1150
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "table.md").read_text() == done.stdout
@@ -102,9 +103,9 @@ def test_a_failure_hides_nothing_behind_it(run):
 
 
 def test_a_hanging_check_is_ended_with_all_its_processes(run, tmp_path):
-    rows = run(launch("hangs", "fine", limit=5.0))
+    rows = run(launch("hangs", "fine", limit=8.0))
     assert rows["hangs"].result == "FAILED"
-    assert rows["hangs"].note == "no result after 5 s"
+    assert rows["hangs"].note == "no result after 8 s"
     assert rows["fine"].result == "ok"
     assert not any(is_running(int(pid)) for pid in (tmp_path / "pids").read_text().split())
     assert "in hangs" in (tmp_path / "01.log").read_text()  # where it hung
@@ -121,7 +122,7 @@ def test_what_is_out_of_time_has_failed(run):
 
 @pytest.mark.multiprocess
 def test_all_processes_must_succeed(run):
-    rows = run(launch("fine", processes=2), launch("second_process_fails", processes=2))
+    rows = run(launch("fine", processes=2, limit=240.0), launch("second_process_fails", processes=2, limit=240.0))
     assert rows["fine"].result == "ok"
     assert rows["second_process_fails"].result == "FAILED"
 

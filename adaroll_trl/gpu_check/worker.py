@@ -63,8 +63,9 @@ def main() -> None:
     started = float(launch["started"])  # the first check pays for the start of the process
     code = 0
     for check in launch["checks"]:
-        # A process that hangs says where, shortly before it is ended
-        faulthandler.dump_traceback_later(max(1.0, 0.9 * check["limit"]))
+        # A process that hangs says where, before it is ended
+        left = float(check["limit"]) - (time.time() - started)
+        faulthandler.dump_traceback_later(max(0.1, 0.8 * left))
         row = _make(check["name"], check["function"], Context(**launch["context"], options=check["options"]), started)
         faulthandler.cancel_dump_traceback_later()
         if writes:

@@ -1,0 +1,201 @@
+"""README and docs say what is true: their Python runs, their commands exist, their links lead somewhere.
+
+The Python blocks of a page run one after the other in one namespace, with tiny stand-ins for what a reader has: a
+model, a data set, rewards. What a block prints must be the text block right below it, if there is one. A block that
+cannot run here has a comment above it: <!-- not run: reason -->.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+NOT_RUN = re.compile(r"<!-- not run: (.{10,}) -->")
+MODEL_ID = re.compile(r'"[\w.-]+/[\w.-]+"(?=, reward_funcs)')
+# What a page's configs leave open, so that they take a step or two of a tiny model on a CPU
+TINY = {
+    "max_steps": 1,
+    "max_completion_length": 4,
+    "use_cpu": True,
+    "bf16": False,
+    "report_to": [],
+    "save_strategy": "no",
+    "disable_tqdm": True,
+}
+
+
+@dataclass
+class Block:
+    page: Path
+    line: int
+    language: str
+    text: str
+    comment: str  # the line above it
+    printed: str | None  # the text block right below it
+
+
+def blocks_of(page: Path) -> list[Block]:
+    fence = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    text = page.read_text()
+    found: list[Block] = []
+    end = 0
+    for match in fence.finditer(text):
+        before = text[: match.start()].rstrip().rsplit("\n", 1)[-1]
+        if match[1] == "text" and found and found[-1].language == "python" and not text[end : match.start()].strip():
+            found[-1].printed = match[2]
+        line = text.count("\n", 0, match.start()) + 1
+        found.append(Block(page, line, match[1], match[2], before, None))
+        end = match.end()
+    return found
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks_of(page))]
+COMMANDS = [block for page in PAGES for block in blocks_of(page) if block.language in ("bash", "sh", "shell")]
+
+
+@pytest.fixture
+def reader(model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a page takes for granted: the names that its reader's own script has."""
+    import adaroll_trl
+    from tests.tiny import parity_reward, sums_dataset
+
+    def accuracy_reward(completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
+        return parity_reward(completion_ids, completion_ids)
+
+    def format_reward(completions: list[Any], **kwargs: Any) -> list[float]:
+        return [1.0] * len(completions)
+
+    monkeypatch.chdir(tmp_path)
+    names = {name: getattr(adaroll_trl, name) for name in adaroll_trl.__all__}
+    config = adaroll_trl.AdaRollGRPOConfig(output_dir="out", num_generations=4, per_device_train_batch_size=8, **TINY)
+    rewards = {"accuracy_reward": accuracy_reward, "format_reward": format_reward}
+    given = {"config": config, "dataset": sums_dataset(48), "TINY": TINY, "__name__": "page"}
+    return {**names, **rewards, **given, "MODEL": str(model_dir)}
+
+
+def runnable(text: str) -> str:
+    """The block with the reader's own model, and with configs that are done in a step."""
+    text = MODEL_ID.sub("MODEL", text)
+    return re.sub(r"(\w*GRPOConfig)\((?=\s*(output_dir|\*\*))", r"\1(**TINY, ", text)
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=name)
+def test_python_blocks(page, reader):
+    ran = 0
+    for block in blocks_of(page):
+        if block.language != "python" or NOT_RUN.match(block.comment):
+            continue
+        out = io.StringIO()
+        code = compile("\n" * block.line + runnable(block.text), name(page), "exec", dont_inherit=True)
+        with contextlib.redirect_stdout(out):
+            exec(code, reader)
+        if block.printed is not None:
+            assert out.getvalue() == block.printed, f"{name(page)}, line {block.line}"
+        ran += 1
+    assert ran or all(NOT_RUN.match(b.comment) for b in blocks_of(page) if b.language == "python")
+
+
+def test_that_the_blocks_are_looked_at(tmp_path, reader):
+    """A block that fails, or prints something else than the page says, is seen; one marked as not run is not run."""
+    page = tmp_path / "page.md"
+    page.write_text("a\n\n```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n\n<!-- not run: it needs a download -->\n")
+    (first, _) = blocks_of(page)
+    assert (first.printed, first.line) == ("3\n", 3)
+    page.write_text(page.read_text() + "```python\nimport nothing_of_that_name\n```\n")
+    last = blocks_of(page)[-1]
+    assert NOT_RUN.match(last.comment)
+    assert runnable('GRPOTrainer(model="a/b", reward_funcs=f)') == "GRPOTrainer(model=MODEL, reward_funcs=f)"
+    assert runnable("AdaRollGRPOConfig(output_dir=1)") == "AdaRollGRPOConfig(**TINY, output_dir=1)"
+
+
+# Commands
+
+
+def options_of_parser(parser: argparse.ArgumentParser) -> set[str]:
+    return set(parser._option_string_actions)
+
+
+def known_options(program: str) -> set[str]:
+    """The options of a command of this project."""
+    from adaroll_trl import cli
+    from adaroll_trl.evaluation.command import make_parser as make_eval_parser
+    from adaroll_trl.gpu_check.__main__ import build_parser
+    from adaroll_trl.reproduction.command import make_parser as make_reproduce_parser
+    from adaroll_trl.training.arguments import make_parser
+
+    commands = next(a.choices for a in cli.build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    parsers = {"train": make_parser, "eval": make_eval_parser}
+    parsers |= {"gpu_check": build_parser, "reproduce": make_reproduce_parser}
+    parsers |= {name: (lambda parser=parser: parser) for name, parser in commands.items() if name not in parsers}
+    script = re.fullmatch(r"scripts/(train|eval|reproduce|demo|gpu_check)\.(?:py|sh)", program)
+    key = script[1] if script else program.removeprefix("adaroll ")
+    if key in parsers:
+        by_hand = {"--config"} if key == "train" else set()  # TRL reads it before its parser runs
+        return options_of_parser(parsers[key]()) | by_hand
+    source = (ROOT / program).read_text()
+    return set(re.findall(r"(?<![\w-])--[a-z][\w-]*", source))
+
+
+PASS_ON = {"scripts/test.sh", "scripts/test_vllm.sh"}  # further arguments are pytest's
+
+
+def words_of(block: Block) -> Iterator[list[str]]:
+    joined = block.text.replace("\\\n", " ")
+    for line in joined.splitlines():
+        words = shlex.split(line, comments=True)
+        if words:
+            yield words
+
+
+@pytest.mark.parametrize("block", COMMANDS, ids=lambda block: f"{name(block.page)}:{block.line}")
+def test_commands(block):
+    """A path of this repository in a command is there, and a command of this project has the options it is given."""
+    for words in words_of(block):
+        program = next((w for w in words if re.fullmatch(r"(scripts|benchmarks)/[\w/]+\.(sh|py)", w)), None)
+        start = words.index(program) if program else 0
+        if words[0] == "adaroll":
+            program, start = " ".join(words[:2]), 1
+        if words[:3] == ["python", "-m", "adaroll_trl"]:
+            program, start = f"adaroll {words[3]}", 3
+        for word in words:
+            if re.match(r"(scripts|benchmarks|recipes|tests|docs)/[\w./-]*$", word) and "<" not in word:
+                assert (ROOT / word).exists(), f"{word} is not there"
+        if program is None or program in PASS_ON:
+            continue
+        options = {word.split("=")[0] for word in words[start + 1 :] if word.startswith("--")} - {"--help"}
+        assert options <= known_options(program), f"{program} has no {options - known_options(program)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links(page):
+    """Each relative link of a page leads to a file."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)#\s]+)", prose):
+        if "://" not in target and not target.startswith("mailto:"):
+            assert (page.parent / target).exists(), target
+
+
+def test_options_page_names_every_field():
+    from dataclasses import fields
+
+    from adaroll_trl.config import AdaRollOptions
+    from adaroll_trl.utilities import UTILITY_NAMES
+
+    text = (ROOT / "docs" / "options.md").read_text()
+    assert all(f"`{field.name}`" in text for field in fields(AdaRollOptions))
+    assert all(f"`{utility}`" in text for utility in UTILITY_NAMES)
