@@ -22,6 +22,10 @@ if LAUNCH == "zero3":
     # Before any config is built: otherwise accelerate falls back to DDP
     os.environ |= {"DS_ACCELERATOR": "cpu", "ACCELERATE_USE_DEEPSPEED": "true"}
     PartialState(backend="gloo")
+    import deepspeed
+
+    # Plain gloo, not an extension that it compiles for minutes, into a folder that other environments share
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM
