@@ -4,8 +4,8 @@
     python benchmarks/steps.py                      # both models; --model tiny or --model smollm2 for one
 
 All arms train in one process and take turns, one optimizer step each, so that other work on the machine falls on all
-alike; ratios are taken between the steps of one turn. Each arm has its own copy of the model. The first step, which
-compiles, is kept apart. Phases are timed around TRL's own methods:
+alike; ratios are taken between the steps of one turn. They share one model, so that all meet the same policy, and it
+fits into memory once. The first step, which compiles, is kept apart. Phases are timed around TRL's own methods:
 
     generate   `_generate`: tokenizing, generating, decoding, over all rounds
     reward     `_calculate_rewards`: the reward functions, and gathering what they return
@@ -126,18 +126,12 @@ def tiny_case() -> dict[str, Any]:
     tokenizer = build_tokenizer()
     model = build_model(tokenizer, seed=0)
     warm_up(model, tokenizer, steps=300, seed=0)
-    state = model.state_dict()
-
-    def copy() -> Any:
-        fresh = build_model(tokenizer, seed=0)
-        fresh.load_state_dict(state)
-        return fresh
 
     def accuracy(completions: list[str], answer: list[str], **kwargs: Any) -> list[float]:
         return [exact_match(completion, gold) for completion, gold in zip(completions, answer, strict=True)]
 
     return {
-        "copy": copy,
+        "model": model,
         "tokenizer": tokenizer,
         "dataset": Dataset.from_list(builtin_problems(512, 0, seed=0).rows()),
         "reward": accuracy,
@@ -155,7 +149,7 @@ def tiny_case() -> dict[str, Any]:
 def smollm2_case(path: Path) -> dict[str, Any]:
     task = get_task("arithmetic")
     return {
-        "copy": lambda: AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32),
+        "model": AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32),
         "tokenizer": AutoTokenizer.from_pretrained(path, padding_side="left"),
         "dataset": task.load("train", "512:0"),
         "reward": task.reward,
@@ -176,7 +170,7 @@ def build_trainer(case: dict[str, Any], rounds: int | None, folder: str, stopwat
         "gradient_accumulation_steps": case["config"]["steps_per_generation"],  # a generation batch is one step
         "max_steps": case["steps"],
         "learning_rate": 1e-6,
-        "optim": "sgd",  # no optimizer state: five copies of the model share the memory
+        "optim": "sgd",  # five optimizers with a state of their own would not fit
         "output_dir": folder,
         "use_cpu": True,
         "bf16": False,
@@ -192,7 +186,7 @@ def build_trainer(case: dict[str, Any], rounds: int | None, folder: str, stopwat
     else:
         trainer_class, args = AdaRollGRPOTrainer, AdaRollGRPOConfig(**arguments, rounds=rounds, min_rollouts=1)
     trainer = trainer_class(
-        model=case["copy"](),
+        model=case["model"],
         processing_class=case["tokenizer"],
         reward_funcs=case["reward"],
         args=args,

@@ -11,6 +11,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,8 @@ def launch(recipe: str, model: Path, folder: Path) -> list[dict[str, Any]]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
     if recipe.startswith("zero"):
         environment["DS_ACCELERATOR"] = "cpu"
+        # What DeepSpeed compiles, apart from other environments: in the user's folder each would build it over again
+        environment["TORCH_EXTENSIONS_DIR"] = str(Path(sys.prefix) / "torch_extensions")
     started = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, cwd=ROOT, env=environment, **started) as process:
         try:
@@ -64,26 +68,28 @@ def launch(recipe: str, model: Path, folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def launches(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """By recipe: the ranks' records, and the weights that the script saved."""
-    found = {}
-    for recipe in RECIPES:
+def launched(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    """The ranks' records and the weights that the script saved, for a recipe; launched once, when first asked for."""
+
+    @cache
+    def find(recipe: str) -> Any:
         folder = tmp_path_factory.mktemp(recipe)
         started = time.perf_counter()
         ranks = launch(recipe, model_dir, folder)
         seconds = time.perf_counter() - started
-        found[recipe] = ranks, load_file(folder / "run" / "model.safetensors")
         last = ranks[0]["log"][STEPS - 1]
         print(
             f"\n{recipe}: {ranks[0]['world']} processes, {ENGINES[recipe][0]}, ZeRO stage {ranks[0]['stage']}, "
             f"loss of step {STEPS}: {last['loss']:.6f}, gradient norm {last['grad_norm']:.6f}, {seconds:.0f} s"
         )
-    return found
+        return ranks, load_file(folder / "run" / "model.safetensors")
+
+    return find
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_the_recipe_trains_with_its_engine_on_both_processes(launches, recipe):
-    ranks, _ = launches[recipe]
+def test_the_recipe_trains_with_its_engine_on_both_processes(launched, recipe):
+    ranks, _ = launched(recipe)
     engine, stage = ENGINES[recipe]
     for rank, found in enumerate(ranks):
         assert (found["rank"], found["world"], found["steps"]) == (rank, 2, STEPS)
@@ -93,8 +99,8 @@ def test_the_recipe_trains_with_its_engine_on_both_processes(launches, recipe):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_the_budget_is_spent_exactly(launches, recipe):
-    ranks, _ = launches[recipe]
+def test_the_budget_is_spent_exactly(launched, recipe):
+    ranks, _ = launched(recipe)
     for found in ranks:
         batches = [entry for entry in found["log"] if "adaroll/rounds" in entry]
         assert [entry["step"] for entry in batches] == [1, 3]
@@ -106,13 +112,13 @@ def test_the_budget_is_spent_exactly(launches, recipe):
     assert ours[0] == ours[1]
 
 
-def test_the_engines_agree(launches, model_dir):
+def test_the_engines_agree(launched, model_dir):
     """Same prompts, same rollouts, same steps: what differs is where the numbers lie."""
     start = load_file(model_dir / "model.safetensors")
-    first_ranks, first = launches[RECIPES[0]]
+    first_ranks, first = launched(RECIPES[0])
     assert any(not torch.equal(first[name], value) for name, value in start.items())
     for recipe in RECIPES[1:]:
-        ranks, weights = launches[recipe]
+        ranks, weights = launched(recipe)
         for expected, found in zip(first_ranks[0]["log"][:STEPS], ranks[0]["log"][:STEPS], strict=True):
             for name in ("reward", "loss", "grad_norm", "num_tokens"):
                 if name in expected:
