@@ -2,7 +2,7 @@
 
 The Python blocks of a page run one after the other in one namespace, with tiny stand-ins for what a reader has: a
 model, a data set, rewards. What a block prints must be the text block right below it, if there is one. A block that
-cannot run here has a comment above it: <!-- not run: reason -->.
+cannot run here has a comment above it: <!-- not run: reason -->. One that starts with the name of a file is that file.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def reader(model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return [1.0] * len(completions)
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     names = {name: getattr(adaroll_trl, name) for name in adaroll_trl.__all__}
     config = adaroll_trl.AdaRollGRPOConfig(output_dir="out", num_generations=4, per_device_train_batch_size=8, **TINY)
     rewards = {"accuracy_reward": accuracy_reward, "format_reward": format_reward}
@@ -102,6 +103,8 @@ def test_python_blocks(page, reader):
             continue
         out = io.StringIO()
         code = compile("\n" * block.line + runnable(block.text), name(page), "exec", dont_inherit=True)
+        if file := re.match(r"# (\w+\.py)\n", block.text):
+            Path(file[1]).write_text(block.text)
         with contextlib.redirect_stdout(out):
             exec(code, reader)
         if block.printed is not None:
