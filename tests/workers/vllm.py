@@ -19,13 +19,13 @@ from accelerate.state import AcceleratorState
 
 LAUNCH = sys.argv[3]
 if LAUNCH == "zero3":
-    # Before any config is built: otherwise accelerate falls back to DDP
     os.environ |= {"DS_ACCELERATOR": "cpu", "ACCELERATE_USE_DEEPSPEED": "true"}
-    PartialState(backend="gloo")
     import deepspeed
 
     # Plain gloo, not an extension that it compiles for minutes, into a folder that other environments share
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # Before any config is built: otherwise accelerate falls back to DDP
+    PartialState(backend="gloo")
 
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM
