@@ -119,8 +119,8 @@ def train(arm: str, options: argparse.Namespace) -> dict[str, Any]:
         "max_completion_length": options.max_tokens,
         "temperature": options.temperature,
         "num_generations": 4,
-        "per_device_train_batch_size": 8,
-        "gradient_accumulation_steps": 4,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 8,
         "save_steps": 1,
     }
     if arm == "adaroll":
