@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+# DeepSpeed compiles there: a folder of this environment's own, whose lock no other environment can leave behind.
+os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest

@@ -53,8 +53,6 @@ def launch(recipe: str, model: Path, folder: Path) -> list[dict[str, Any]]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
     if recipe.startswith("zero"):
         environment["DS_ACCELERATOR"] = "cpu"
-        # What DeepSpeed compiles, apart from other environments: in the user's folder each would build it over again
-        environment["TORCH_EXTENSIONS_DIR"] = str(Path(sys.prefix) / "torch_extensions")
     started = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, cwd=ROOT, env=environment, **started) as process:
         try:
