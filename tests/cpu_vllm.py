@@ -107,7 +107,7 @@ class Record:
 
     Args:
         drop_weights_after (`int`, *optional*): weights are thrown away after that many transfers.
-        mix_rows_up (`bool`, *optional*): each prompt gets the answer to a prompt half a round away.
+        mix_rows_up (`bool`, *optional*): prompts get each other's answers.
     """
 
     def __init__(self) -> None:
@@ -127,9 +127,13 @@ class Record:
         self.asked.append(prompts)
         self.calls.append("generate")
 
-    def mixed(self, answers: list[Any]) -> list[Any]:
-        half = len(answers) // 2 if self.mix_rows_up else 0
-        return answers[half:] + answers[:half]
+    def mixed(self, prompts: Sequence[Sequence[int]], answers: list[Any]) -> list[Any]:
+        if not self.mix_rows_up:
+            return answers
+        order = sorted(range(len(prompts)), key=lambda row: prompts[row])
+        half = len(order) // 2
+        taken = dict(zip(order, order[half:] + order[:half], strict=True))
+        return [answers[taken[row]] for row in range(len(prompts))]
 
 
 def connect(record: Record, folder: Path) -> None:
@@ -150,7 +154,7 @@ def connect(record: Record, folder: Path) -> None:
         record.generation(len(prompts) * options["n"])
         return {
             **output,
-            **{key: record.mixed(output[key]) for key in ("completion_ids", "logprobs", "logprob_token_ids")},
+            **{key: record.mixed(prompts, output[key]) for key in ("completion_ids", "logprobs", "logprob_token_ids")},
         }
 
     VLLMClient.init_communicator = lambda client, device=0: None
@@ -203,7 +207,7 @@ def colocate(record: Record) -> None:
             assert not self.asleep, f"generation while {self.asleep} sleep"
             outputs = super().generate(prompts, *args, **options)
             record.generation(len(outputs))
-            return record.mixed(outputs)
+            return record.mixed([row["prompt_token_ids"] for row in prompts], outputs)
 
         def sleep(self, level: int = 1, **options: Any) -> None:
             assert self.sleep_mode
