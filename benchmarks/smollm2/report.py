@@ -134,7 +134,10 @@ def reading(before: Run, runs: Mapping[int, Mapping[str, Run]]) -> str:
         f"AdaRoll-GRPO minus GRPO at the last step, by seed: {', '.join(f'{one.value:+.3f}' for one in changes)}.",
     ]
     if ahead and behind:
-        sentences.append("The seeds contradict each other beyond what the choice of problems explains: no verdict.")
+        sentences.append(
+            "The seeds contradict each other, each beyond what the choice of problems explains: a seed changes more "
+            "than the arm does, and there is no verdict."
+        )
     elif len(ahead) == len(changes):
         sentences.append("AdaRoll-GRPO is ahead in every seed, beyond what the choice of problems explains.")
     elif len(behind) == len(changes):
@@ -157,8 +160,18 @@ def reading(before: Run, runs: Mapping[int, Mapping[str, Run]]) -> str:
         f"{100 * share['adaroll']:.0f} % of AdaRoll-GRPO's, in groups of {size['adaroll']:.1f}: with the "
         "utility `mixed` a group is worth no more rollouts once it has shown both."
     )
-    sentences.append(f"With {len(changes)} seed(s), how much a seed changes is not known.")
+    if fallen := [name for name, run in zip(*_columns(runs), strict=True) if _fell(run)]:
+        sentences.append(
+            f"Training is not steady: pass@1 fell between the last two evaluations of {', '.join(fallen)}."
+        )
+    if not (ahead and behind):
+        sentences.append(f"With {len(changes)} seed(s), how much a seed changes is not known.")
     return " ".join(sentences)
+
+
+def _fell(run: Run) -> bool:
+    last = [accuracy(run["evaluations"][step]).value for step in sorted(run["evaluations"], key=int)[-2:]]
+    return last[-1] < last[0]
 
 
 def kind_table(kinds: Mapping[str, Mapping[str, float]]) -> str:
