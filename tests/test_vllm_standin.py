@@ -271,7 +271,7 @@ def test_server_with_two_processes(model_dir, tmp_path):
         command += ["-m", "tests.workers.standin", str(model_dir), str(tmp_path), server.url]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         root = Path(__file__).parent.parent
-        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     ranks = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
     asked = [[tuple(prompt) for prompt in body["prompt"]] for body in server.generations]
