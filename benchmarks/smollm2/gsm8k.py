@@ -144,13 +144,14 @@ def part(name: str, options: argparse.Namespace) -> None:
 
 
 def write_report(results: Path) -> None:
-    """Write `<results>.md` and `<results>.png` from the JSON files in the folder."""
+    """Write `<results>.md` and `<results>.png` from the JSON files in the folder. Both arms may be missing."""
     from training import read_json
 
     rates = read_json(results / "pass_rates.json")
-    runs = {0: {arm: read_json(results / f"{arm}.json") for arm in ARMS}}
     draw(rates, results.with_suffix(".png"))
-    parts = [heading(rates, results.name), histogram(rates), training_part(rates, runs)]
+    parts = [heading(rates, results.name), histogram(rates)]
+    if all((results / f"{arm}.json").exists() for arm in ARMS):
+        parts.append(training_part(rates, {0: {arm: read_json(results / f"{arm}.json") for arm in ARMS}}))
     results.with_suffix(".md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
