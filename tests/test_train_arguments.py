@@ -254,3 +254,13 @@ def test_an_evaluation_split_is_loaded_only_where_it_is_used():
     assert resolved(*ARITHMETIC).eval_dataset is None
     run = resolved(*ARITHMETIC, "--eval_strategy", "steps", "--eval_steps", "1")
     assert not {*run.eval_dataset["prompt_id"]} & {*run.train_dataset["prompt_id"]}
+
+
+def test_the_training_rows_are_no_evaluation_split(tmp_path):
+    path = rows_file(tmp_path, [{"q": f"{i} + 1", "a": str(i + 1)} for i in range(6)])
+    words = ("--dataset_name", path, "--prompt_column", "q", "--answer_column", "a")
+    assert len(resolved(*words).train_dataset) == 6
+    with pytest.raises(
+        ValueError, match=r"first rows of the evaluation split 'test' are in the training split 'train'"
+    ):
+        resolved(*words, "--eval_strategy", "steps", "--eval_steps", "1")

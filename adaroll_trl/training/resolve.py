@@ -63,6 +63,8 @@ def resolve(script: TrainArguments, config: AdaRollGRPOConfig, model: ModelConfi
             train = load_split(script, task)
         if "eval_dataset" not in given and config.eval_strategy != "no":
             evaluation = load_split(script, task, evaluation=True)
+            if not script.datasets:  # a mixture is split by TRL, and may hold a row twice
+                _check_apart(train, evaluation, script)
     except ValueError as error:
         if not (script.dry_run and _is_not_here(error, script)):
             raise
@@ -79,6 +81,19 @@ def resolve(script: TrainArguments, config: AdaRollGRPOConfig, model: ModelConfi
         if script.trainer == "adaroll":
             config.success_reward = chosen
     return Run(script, config, model, task, train, evaluation, missing, rewards, success)
+
+
+def _check_apart(train: Any, evaluation: Any, script: TrainArguments) -> None:
+    """Refuse to evaluate on the rows that are trained on, as happens with one local file for both splits."""
+    if any(not hasattr(data, "__len__") or not len(data) for data in (train, evaluation)):
+        return
+    seen = train["prompt"][:]
+    if all(prompt in seen for prompt in evaluation["prompt"][:3]):
+        raise ValueError(
+            f"dataset_name={script.dataset_name!r}: the first rows of the evaluation split "
+            f"{script.dataset_test_split!r} are in the training split {script.dataset_train_split!r} too. Give a "
+            "folder with a file for each split, or a data set that has both, or set eval_strategy to 'no'."
+        )
 
 
 def _is_not_here(error: BaseException | None, script: TrainArguments) -> bool:
