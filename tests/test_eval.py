@@ -271,13 +271,13 @@ def test_without_vllm_the_error_says_how_to_get_it(model_dir, tmp_path, monkeypa
         make_backend(settings(model_dir, tmp_path, backend="vllm"))
 
 
-def fake_results(correct, samples=1, task="even", ids=None):
+def fake_results(correct, samples=1, ids=None, **settings):
     prompts = [
         {"prompt_id": one, "num_samples": samples, "num_correct": int(count)}
         for one, count in zip(ids or map(str, range(len(correct))), correct, strict=True)
     ]
     metrics = {"accuracy": {}, **({"pass@2": {}} if samples > 1 else {})}
-    return {"settings": {"task": task, "model": "m"}, "metrics": metrics, "prompts": prompts}
+    return {"settings": {"task": "even", "model": "m", **settings}, "metrics": metrics, "prompts": prompts}
 
 
 def test_compare_pairs_the_prompts():
@@ -294,7 +294,9 @@ def test_compare_pairs_the_prompts():
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        (fake_results([0, 1], task="odd"), "different tasks, even and odd"),
+        (fake_results([0, 1], task="odd"), "first result has task='even', the second task='odd'"),
+        (fake_results([0, 1], max_tokens=4), "max_tokens=None, the second max_tokens=4"),
+        *((fake_results([0, 1], **{name: 0.5}), f"{name}=0.5") for name in ("split", "dataset_name", "top_p")),
         (fake_results([0, 1, 1]), "different prompts: 2 and 3, 2 of them in both"),
         (fake_results([0, 1], ids=["0", "7"]), "different prompts: 2 and 2, 1 of them in both"),
     ],
@@ -311,10 +313,13 @@ def test_the_command_evaluates_and_compares(model_dir, tmp_path, capsys):
     sampled = ["--num_samples", "3", "--k", "1", "3", "--output_dir", str(tmp_path / "b")]
     assert main([*given, *sampled]) == 0
     assert "pass@3" in capsys.readouterr().out
-    files = [str(tmp_path / one / TASK / "results.json") for one in ("a", "b")]
-    assert main(["--compare", *files]) == 0
+    assert main([*given, "--temperature", "1", "--output_dir", str(tmp_path / "c")]) == 0
+    greedy, three, one = (str(tmp_path / name / TASK / "results.json") for name in ("a", "b", "c"))
+    assert main(["--compare", greedy, three]) == 2
+    assert "first result has temperature=0.0, the second temperature=1.0" in capsys.readouterr().err
+    assert main(["--compare", one, three]) == 0  # the number of samples may differ
     assert "second - first" in capsys.readouterr().out
-    assert [len(json.loads(Path(file).read_text())["prompts"]) for file in files] == [6, 6]
+    assert [len(json.loads(Path(file).read_text())["prompts"]) for file in (one, three)] == [6, 6]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,10 @@ import numpy as np
 
 from .statistics import Estimate, FloatArray, mean_interval, paired_difference, pass_at_k
 
+# What else than the model changes what is measured. The number of samples does not: accuracy and pass@k are estimated
+# without bias from any number. Seed, backend, batch size and number format change the noise.
+_ALIKE = ("task", "split", "dataset_name", "max_tokens", "temperature", "top_p")
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -29,9 +33,9 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any], level: float = 
         level (`float`): of the intervals.
 
     Raises:
-        ValueError: if the two do not have the same task and prompts.
+        ValueError: if the two measure different things: another task, split, source, sampling, or other prompts.
     """
-    check_same_prompts(first, second)
+    check_comparable(first, second)
     names = ["accuracy", *(name for name in first["metrics"] if name != "accuracy" and name in second["metrics"])]
     comparisons = []
     for name in names:
@@ -41,17 +45,21 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any], level: float = 
     return comparisons
 
 
-def check_same_prompts(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
-    """Raise a ValueError where two results cannot be paired."""
-    tasks = [results["settings"]["task"] for results in (first, second)]
-    if tasks[0] != tasks[1]:
-        raise ValueError(f"The two results are of different tasks, {tasks[0]} and {tasks[1]}.")
+def check_comparable(first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    """Raise a ValueError where two results cannot be paired, with the setting that differs and both its values."""
+    for name in _ALIKE:
+        found = [results["settings"].get(name) for results in (first, second)]
+        if found[0] != found[1]:
+            raise ValueError(
+                f"The first result has {name}={found[0]!r}, the second {name}={found[1]!r}: they do not measure the "
+                f"same. Evaluate both with the same {name}."
+            )
     ids = [[prompt["prompt_id"] for prompt in results["prompts"]] for results in (first, second)]
     if ids[0] != ids[1]:
         shared = len(set(ids[0]) & set(ids[1]))
         raise ValueError(
             f"The two results are of different prompts: {len(ids[0])} and {len(ids[1])}, {shared} of them in both. "
-            "Evaluate both with the same task, data set, split and limit."
+            "Evaluate both with the same data set and limit."
         )
 
 

@@ -98,8 +98,7 @@ class EvalSettings:
             )
 
     def of_task(self, task: str) -> dict[str, Any]:
-        """What decides on the completions of a task: two evaluations that agree in it may be joined, or compared
-        prompt by prompt."""
+        """What decides on the completions of a task: two evaluations that agree in it may be joined."""
         left_out = ("task", "output_dir", "overwrite", "k", "level")
         kept = {name: value for name, value in asdict(self).items() if name not in left_out}
         return {"task": task, **kept}

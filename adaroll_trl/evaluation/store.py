@@ -86,7 +86,8 @@ class CompletionStore:
             if found.get(name) != self.settings.get(name):
                 raise ValueError(
                     f"{self.folder} holds completions of {name}={found.get(name)!r}, this run has "
-                    f"{name}={self.settings.get(name)!r}: choose another output_dir, or overwrite=True to begin anew."
+                    f"{name}={self.settings.get(name)!r}: choose another output_dir, or begin anew with "
+                    "`--overwrite true`."
                 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from ..evaluation.compare import check_same_prompts, values_of
+from ..evaluation.compare import check_comparable, values_of
 from ..evaluation.statistics import Estimate, mean_interval, paired_difference
 from ..evaluation.store import read_results
 from .cells import Cell
@@ -107,7 +107,7 @@ def _estimate(results: Sequence[Mapping[str, Any]]) -> Estimate | None:
 def _gain(results: Sequence[Mapping[str, Any]], baseline: Sequence[Mapping[str, Any]]) -> Estimate | None:
     if not results or not baseline:
         return None
-    check_same_prompts(baseline[0], results[0])
+    check_comparable(baseline[0], results[0])
     return paired_difference(_accuracies(baseline), _accuracies(results))
 
 
