@@ -326,6 +326,8 @@ def test_the_command_evaluates_and_compares(model_dir, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--model", "m", "--task", "gsm"], "task='gsm' is not a task"),
+        (["--model", "m", "--task", "gsm8k", "--lmit", "3"], "'--lmit' is no option. Did you mean '--limit'?"),
+        (["--compare", "a", "b", "--levl", "0.9"], "'--levl' is no option. Did you mean '--level'?"),
         (["--compare", "nowhere.json", "nowhere.json"], "nowhere.json is not a result of `adaroll eval`"),
     ],
 )

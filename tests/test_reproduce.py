@@ -243,6 +243,7 @@ def test_a_dry_run_lists_the_cells_and_touches_nothing(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--tabel", "1"], "'--tabel' is no option. Did you mean '--table'?"),
         (["--table", "3"], "table=3 must be one of 1, 2"),
         (["--models", "llama"], "models='llama' must be one of llama-3.1-8b-instruct"),
         (["--methods", "adaroll"], "methods='adaroll' must be one of"),

@@ -31,12 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> Any:
-    """TRL's parser: `--config` names a YAML file, and the command line stands over it."""
-    from trl import TrlParser
+    """`--config` names a YAML file, and the command line stands over it."""
+    from ..parsing import NamingParser
 
-    dataclass_types: Any = [EvalSettings]
-    parser = TrlParser(
-        dataclass_types,
+    parser = NamingParser(
+        [EvalSettings],
         prog="adaroll eval",
         usage=USAGE,
         description="Accuracy and pass@k of a model on tasks with verifiable answers, with intervals. Completions are "
@@ -52,7 +51,7 @@ def parse(arguments: Sequence[str]) -> EvalSettings:
     """Settings from the command line, and from a YAML file named by `--config`.
 
     Raises:
-        ValueError: if a value cannot be.
+        ValueError: for an unknown option, naming the nearest one, and for a value that cannot be.
     """
     parsed: Any = make_parser().parse_args_and_config(args=list(arguments), fail_with_unknown_args=True)
     return parsed[0]
@@ -114,10 +113,14 @@ def with_interval(value: float, low: float, high: float, signed: bool = False) -
 
 
 def _compare(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="adaroll eval", usage=USAGE)
+    parser = argparse.ArgumentParser(prog="adaroll eval", usage=USAGE, allow_abbrev=False)
     parser.add_argument("--compare", nargs=2, metavar=("FIRST", "SECOND"), required=True)
     parser.add_argument("--level", type=float, default=0.95)
-    options = parser.parse_args(list(arguments))
+    options, unknown = parser.parse_known_args(list(arguments))
+    if unknown:
+        from ..parsing import unknown_option
+
+        raise unknown_option(parser, unknown[0])
     first, second = (read_results(path) for path in options.compare)
     comparisons = compare(first, second, options.level)
     make_console().print(comparison_table(comparisons, first["settings"], second["settings"], options.level))

@@ -71,12 +71,11 @@ def main(root: Path, arguments: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> Any:
-    """TRL's parser: `--config` names a YAML file, and the command line stands over it."""
-    from trl import TrlParser
+    """`--config` names a YAML file, and the command line stands over it."""
+    from ..parsing import NamingParser
 
-    dataclass_types: Any = [ReproduceSettings]
-    return TrlParser(
-        dataclass_types,
+    return NamingParser(
+        [ReproduceSettings],
         prog="reproduce.py",
         description="Trains and evaluates the cells of the paper's tables and prints them beside its figures. The "
         "same command goes on where it was interrupted.",
@@ -87,7 +86,7 @@ def parse(arguments: Sequence[str] | None) -> ReproduceSettings:
     """Settings from the command line.
 
     Raises:
-        ValueError: if a value cannot be.
+        ValueError: for an unknown option, naming the nearest one, and for a value that cannot be.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     parsed: Any = make_parser().parse_args_and_config(args=given, fail_with_unknown_args=True)

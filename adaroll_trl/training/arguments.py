@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, TrlParser
+from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments
 
 from ..config import AdaRollGRPOConfig
+from ..parsing import NamingParser
 
 TRAINERS = ("adaroll", "grpo")
 COLUMN_OPTIONS = ("prompt_column", "answer_column", "id_column", "level_column", "verifier")
@@ -145,30 +145,13 @@ def planned_config(processes: int) -> type[AdaRollGRPOConfig]:
     return PlannedConfig
 
 
-class TrainParser(TrlParser):
-    """TRL's parser, with the nearest valid name for an unknown one."""
+class TrainParser(NamingParser):
+    """The commands' parser; a dry run plans for processes that are not there."""
 
-    def set_defaults_with_config(self, **kwargs: Any) -> list[str]:
-        known = {action.dest for action in self._actions} - {"help"}
-        for key in kwargs:
-            if key not in known:
-                raise ValueError(f"The config file has {key!r}, which is no option.{_nearest(key, known)}")
-        return super().set_defaults_with_config(**kwargs)
-
-    def parse_args_into_dataclasses(self, args: Any = None, *rest: Any, **kwargs: Any) -> Any:
-        options, unknown = self.parse_known_args(args)
-        if unknown:
-            known = [text for action in self._actions for text in action.option_strings if text.startswith("--")]
-            raise ValueError(f"{unknown[0]!r} is no option.{_nearest(unknown[0].split('=')[0], known)}")
+    def prepare(self, options: argparse.Namespace) -> None:
         if options.dry_run:
             planned: Any = planned_config(_processes(options))
             self.dataclass_types = [planned if kind is AdaRollGRPOConfig else kind for kind in self.dataclass_types]
-        return super().parse_args_into_dataclasses(args, *rest, **kwargs)
-
-
-def _nearest(given: str, known: Any) -> str:
-    near = difflib.get_close_matches(given, sorted(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else " `adaroll train --help` lists them."
 
 
 def _processes(options: argparse.Namespace) -> int:
