@@ -44,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser(
         "demo",
+        allow_abbrev=False,
         help="GRPO and AdaRoll-GRPO side by side, on a built-in task or on your model and data set",
         description="Trains twice from one checkpoint with the same prompts and the same number of rollouts, and "
         "shows what happened. Without --model and --dataset: a tiny model on a built-in task, a few minutes on a CPU.",

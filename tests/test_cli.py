@@ -65,6 +65,12 @@ def test_bad_input_is_one_sentence_and_exit_status_2(tmp_path, capsys):
     assert capsys.readouterr().err == f"error: --model {missing}: there is no such folder.\n"
 
 
+def test_the_demo_takes_no_abbreviations(capsys):
+    with pytest.raises(SystemExit):
+        main(["demo", "--step", "3"])
+    assert "unrecognized arguments: --step 3" in capsys.readouterr().err
+
+
 def test_help_does_not_import_torch():
     code = (
         "import sys, adaroll_trl.cli as cli\n"

@@ -70,6 +70,9 @@ def test_the_command_line_wins_over_the_recipe(recipe, tmp_path, monkeypatch):
     [
         ({"taks": "gsm8k"}, "'taks', which is no option. Did you mean 'task'"),
         ({"max_rollout": 9}, "'max_rollout', which is no option. Did you mean 'max_rollouts'"),
+        ({"num_generations": "four"}, "has num_generations: 'four', which must be an integer"),
+        ({"num_generations": 4.5}, "has num_generations: 4.5, which must be an integer"),
+        ({"learning_rate": [1]}, r"has learning_rate: \[1\], which must be a number"),
         ({"trainer": "ppo"}, "trainer='ppo' is not known"),
         ({"max_train_samples": 0}, "max_train_samples=0 must be an integer of at least 1"),
     ],
@@ -80,9 +83,27 @@ def test_a_bad_recipe_names_the_key(recipe, settings, message):
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("task: gsm8k\nrounds: [1\n", "recipe.yaml' is no valid YAML, line 3: "),
+        ("task: !own gsm8k\n", "recipe.yaml' is no valid YAML, line 1: could not determine a constructor"),
+        ("rounds: 2\ntask: gsm8k\nrounds: 3\n", "recipe.yaml' has 'rounds' twice, in lines 1 and 3"),
+        ("env:\n  A: 2\n  A: 3\n", "recipe.yaml' has 'A' twice, in lines 2 and 3"),
+    ],
+)
+def test_a_bad_file_is_named_with_the_line(tmp_path, text, message):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        parse(["--config", str(path)])
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--min_rollout=3", "--num_generation_eval", "4"], "'--num_generation_eval' is no option.*eval'"),
+        (["--min_rollout=3"], "'--min_rollout=3' is no option. Did you mean '--min_rollouts'"),
+        (["--max_step", "5"], "'--max_step' is no option. Did you mean '--max_steps'"),
+        (["--num_generations=four"], "argument --num_generations.*: invalid int value: 'four'"),
         (["--config"], "--config is the last word"),
         (["--assume_processes", "2"], "assume_processes=2 has no effect without dry_run"),
     ],

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments
 
 from ..config import AdaRollGRPOConfig
 from ..parsing import NamingParser
+from .recipe_file import check_recipe_file
 
 TRAINERS = ("adaroll", "grpo")
 COLUMN_OPTIONS = ("prompt_column", "answer_column", "id_column", "level_column", "verifier")
@@ -146,12 +148,43 @@ def planned_config(processes: int) -> type[AdaRollGRPOConfig]:
 
 
 class TrainParser(NamingParser):
-    """The commands' parser; a dry run plans for processes that are not there."""
+    """The commands' parser, with errors in one sentence; a dry run plans for processes that are not there."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}.")  # argparse would print the usage of all options
+
+    def set_defaults_with_config(self, **kwargs: Any) -> list[str]:
+        unused = super().set_defaults_with_config(**kwargs)
+        for action in self._actions:
+            if not _fits(action, kwargs.get(action.dest)):
+                number = "an integer" if _kind(action) == "int" else "a number"
+                value = kwargs[action.dest]
+                raise ValueError(f"The config file has {action.dest}: {value!r}, which must be {number}.")
+        return unused
 
     def prepare(self, options: argparse.Namespace) -> None:
         if options.dry_run:
             planned: Any = planned_config(_processes(options))
             self.dataclass_types = [planned if kind is AdaRollGRPOConfig else kind for kind in self.dataclass_types]
+
+
+def _kind(action: argparse.Action) -> str:
+    """ "int", "float" or another; newer TRL wraps the type of an option that may be None, but keeps its name."""
+    return getattr(action.type, "__name__", "")
+
+
+def _fits(action: argparse.Action, value: Any) -> bool:
+    """Whether a value from YAML is the number that an option wants; argparse looks at text only."""
+    kind = {"int": int, "float": float}.get(_kind(action))
+    if kind is None or action.nargs is not None or value is None:
+        return True
+    if not isinstance(value, str):
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    try:  # such as 1e-6, a text in YAML
+        kind(value)
+    except ValueError:
+        return value.lower() in ("none", "null")
+    return True
 
 
 def _processes(options: argparse.Namespace) -> int:
@@ -177,14 +210,15 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[TrainArguments, AdaRo
         ValueError: for an unknown option or key, naming the nearest one, and for values that cannot be right.
         OSError: if the config file cannot be read.
     """
-    parsed: Any = make_parser().parse_args_and_config(_split_config(arguments), fail_with_unknown_args=True)
+    words = _split_config(sys.argv[1:] if arguments is None else arguments)
+    if "--config" in words:
+        check_recipe_file(words[words.index("--config") + 1])
+    parsed: Any = make_parser().parse_args_and_config(words, fail_with_unknown_args=True)
     return parsed[0], parsed[1], parsed[2]
 
 
-def _split_config(arguments: Sequence[str] | None) -> list[str] | None:
+def _split_config(arguments: Sequence[str]) -> list[str]:
     """`--config=file` as TRL's parser wants it, in two words."""
-    if arguments is None:
-        return None
     if list(arguments)[-1:] == ["--config"]:
         raise ValueError("--config is the last word: the path of a YAML file must follow it.")
     return [part for text in arguments for part in (text.split("=", 1) if text.startswith("--config=") else [text])]
