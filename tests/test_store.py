@@ -13,6 +13,7 @@ import warnings
 import numpy as np
 import pytest
 
+from adaroll_trl.solver import compiled
 from adaroll_trl.solver import store as store_module
 from adaroll_trl.solver.store import (
     TableFileError,
@@ -244,3 +245,14 @@ def test_the_default_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_directory() == tmp_path / ".cache" / "adaroll_trl"
+
+
+def test_the_wait_for_compilation_is_told_once_per_process(monkeypatch, caplog):
+    monkeypatch.setattr(compiled, "NOTICE_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(compiled, "_told", False)
+    for run_all in (lambda: time.sleep(0.2), lambda: time.sleep(0.2)):
+        compiled.compile_once(run_all)
+        compiled._done.discard(run_all)
+    assert [record.message.split(",")[0] for record in caplog.records] == [
+        "adaroll_trl compiles its solver (about a minute of processor time"
+    ]

@@ -20,6 +20,7 @@ NOTICE_AFTER_SECONDS = 3.0
 
 _mutex = threading.RLock()
 _done: set[Callable[[], None]] = set()
+_told = False  # once per process is enough
 _holding = False  # `run_all` of one module may call into another: the lock is taken once
 
 
@@ -48,8 +49,13 @@ def compile_once(run_all: Callable[[], None]) -> None:
 
 
 def _say() -> None:
+    global _told
+    if _told:
+        return
+    _told = True
     logger.warning(
-        "adaroll_trl compiles its solver (half a minute, once per machine), or waits for another process that does."
+        "adaroll_trl compiles its solver (about a minute of processor time, once per machine), or waits for another "
+        "process that does."
     )
 
 
