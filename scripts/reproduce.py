@@ -1,6 +1,6 @@
 """The paper's two tables beside ours: trains and evaluates their cells, or goes on where it was interrupted.
 
-    python scripts/reproduce.py --tiny                       all cells on generated twins, minutes on a CPU
+    python scripts/reproduce.py --tiny                       all cells on generated twins, on a CPU
     python scripts/reproduce.py --table 2 --data_dir data --launch "accelerate launch --config_file FILE" [--dry_run]
 
 docs/reproduce.md says what it takes and what it shows.

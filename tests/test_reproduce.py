@@ -110,23 +110,41 @@ def test_what_is_done_is_not_run_again(out, monkeypatch, capsys):
     assert "AdaRoll-GRPO, std_mass" in capsys.readouterr().out
 
 
-def test_a_folder_of_other_settings_is_refused_and_left_alone(out, capsys):
-    before = sorted((path, path.stat().st_mtime_ns) for path in (out / LLAMA).rglob("*"))
-    assert main(ROOT, ["--tiny", *one_cell_of(out), "--max_steps", "2", "--methods", "grpo", "--table", "1"]) == 1
-    assert "holds a run with max_steps=1, now 2" in capsys.readouterr().out
-    assert sorted((path, path.stat().st_mtime_ns) for path in (out / LLAMA).rglob("*")) == before
-    assert table_of(out, 1)[0]["state"] == "failed"
-    assert table_of(out, 1)[0]["accuracy"] == ""  # a figure of other settings is not shown
+@pytest.mark.parametrize("methods", [[], ["--methods", "grpo"], ["--methods", "adaroll-std", "--seeds", "7"]])
+def test_a_folder_of_other_settings_is_refused_and_left_alone(out, methods, capsys):
+    """Also where the cells that were asked for are not there yet: they would share a table with the others."""
+    before = sorted((path, path.stat().st_mtime_ns) for path in out.rglob("*"))
+    assert main(ROOT, ["--tiny", *one_cell_of(out), "--max_steps", "2", "--table", "1", *methods]) == 2
+    error = capsys.readouterr().err
+    assert "holds a run with max_steps=1, now 2: choose another output_dir" in error
+    assert len(error.splitlines()) == 1
+    assert sorted((path, path.stat().st_mtime_ns) for path in out.rglob("*")) == before
+
+
+def test_a_run_of_some_cells_keeps_the_rows_of_the_others(out):
+    arguments = ["--tiny", *one_cell_of(out), "--max_steps", "1", "--methods"]
+    assert main(ROOT, [*arguments, "grpo"]) == 0
+    of_llama = [row for row in table_of(out, 1) if (row["model"], row["dataset"]) == (LLAMA, "gsm8k")]
+    assert [row["method"] for row in of_llama] == list(TABLES[1][1])
+    assert {row["state"] for row in of_llama} == {"done"}
+    # Another evaluation has a table of its own
+    assert main(ROOT, [*arguments, "untrained", "--table", "1", "--eval_limit", "3"]) == 0
+    own = table_of(out, "1-eval-transformers-1-first-3")
+    assert {(row["method"], row["prompts"]) for row in own if row["state"] == "done"} == {("untrained", "3")}
+    assert [row for row in table_of(out, 1) if row["dataset"] == "gsm8k" and row["model"] == LLAMA] == of_llama
 
 
 def test_the_gemma_twin_and_every_data_set(out, capsys):
     """Untrained on all four; a pair trained on yes or no."""
     arguments = ["--tiny", "--output_dir", str(out), "--models", GEMMA, "--table", "1", "--max_steps", "1"]
     assert main(ROOT, [*arguments, "--methods", "untrained"]) == 0
-    assert {row["dataset"] for row in table_of(out, 1)} == set(DATASETS)
-    assert any(float(row["accuracy"]) > 0 for row in table_of(out, 1))
+    gemma = [row for row in table_of(out, 1) if row["model"] == GEMMA]
+    assert {row["dataset"] for row in gemma} == set(DATASETS)
+    assert any(float(row["accuracy"]) > 0 for row in gemma)
     assert main(ROOT, [*arguments, "--datasets", "colota", "--methods", "grpo", "adaroll-balanced"]) == 0
-    assert [row["state"] for row in table_of(out, 1)] == ["done", "done"]
+    colota = [row for row in table_of(out, 1) if (row["model"], row["dataset"]) == (GEMMA, "colota")]
+    assert [row["method"] for row in colota] == ["untrained", "grpo", "adaroll-balanced"]
+    assert {row["state"] for row in colota} == {"done"}
     assert "not public" in capsys.readouterr().out
 
 
@@ -250,6 +268,14 @@ def test_a_dry_run_lists_the_cells_and_touches_nothing(tmp_path, capsys):
         (["--tiny", "--launch", "accelerate launch"], "launch='accelerate launch' has no effect with tiny=True"),
         (["--max_steps", "0"], "max_steps=0 must be at least 1"),
         (["--datasets", "colota"], "data_dir=None has no folder 'colota'"),
+        (["--dry_run", "--datasets", "colota"], "data_dir=None has no folder 'colota'"),
+        (["--dry_run", "--data_dir", "/nowhere"], "data_dir='/nowhere': there is no such folder"),
+        (["--seeds", "1", "2", "1"], "seeds=[1, 2, 1] holds 1 twice"),
+        *(
+            (["--" + name, one, one], f"{name}=[{one!r}, {one!r}]")
+            for name, one in (("models", LLAMA), ("datasets", "math"), ("methods", "grpo"))
+        ),
+        (["--table", "1", "1"], "table=[1, 1] holds 1 twice"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_status_2(arguments, message, capsys, tmp_path):

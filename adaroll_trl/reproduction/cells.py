@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -107,20 +107,24 @@ class Cell:
             return "done"
         return "trained" if self._found(TRAINED) == self.digest else "begun"
 
-    def begin(self) -> None:
-        """Note the settings, so that a later run with others does not go on here.
-
-        Raises:
-            ValueError: if the folder holds a run of other settings, with those that differ.
-        """
+    def check(self) -> None:
+        """Raise a ValueError if the folder holds a run of other settings, with those that differ."""
         if self.state() == "other settings":
             found = json.loads((self.folder / SETTINGS).read_text(encoding="utf-8"))["settings"]
             own = self.settings
             names = [name for name in {**found, **own} if found.get(name) != own.get(name)]
             changed = ", ".join(f"{name}={found.get(name)!r}, now {own.get(name)!r}" for name in names)
             raise ValueError(
-                f"{self.folder} holds a run with {changed}. Choose another output_dir, or delete that folder."
+                f"{self.folder} holds a run with {changed}: choose another output_dir, or delete that folder."
             )
+
+    def begin(self) -> None:
+        """Note the settings, so that a later run with others does not go on here.
+
+        Raises:
+            ValueError: if the folder holds a run of other settings.
+        """
+        self.check()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._note(SETTINGS)
 
@@ -176,6 +180,16 @@ class Plan:
             for dataset in (one for one in DATASETS if not datasets or one in datasets):
                 for method in (one for one in rows if not methods or one in methods):
                     yield from self._of_method(model, dataset, METHODS[method])
+
+    def table_name(self, table: int) -> str:
+        """The table's file without its suffix: figures of another evaluation stand in a file of their own."""
+        return f"table_{table}" + ("" if self.evaluation == EvalOptions() else f"-{self.evaluation.folder}")
+
+    def begun(self, table: int) -> Iterator[Cell]:
+        """The cells of a table that were ever begun in `output_dir`, with whatever seed, in the order of its rows."""
+        numbers = (path.name.removeprefix("seed-") for path in self.output_dir.glob("*/*/*/seed-*"))
+        everything = replace(self, seeds=sorted({int(number) for number in numbers if number.isdecimal()}))
+        return (cell for cell in everything.cells(table) if cell.state() != "to do")
 
     def _of_method(self, model: str, dataset: str, method: Method) -> Iterator[Cell]:
         recipe = self.recipes / model / dataset / f"{method.recipe}.yaml"

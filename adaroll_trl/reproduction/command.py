@@ -52,13 +52,20 @@ class ReproduceSettings:
             unknown = [one for one in getattr(self, name) if one not in known]
             if unknown:
                 raise ValueError(f"{name}={unknown[0]!r} must be one of {', '.join(map(str, known))}.")
+        for name in ("table", "models", "datasets", "methods", "seeds"):
+            given = getattr(self, name)
+            twice = [one for one in given if given.count(one) > 1]
+            if twice:
+                raise ValueError(f"{name}={given} holds {twice[0]!r} twice: give each once.")
         for name in ("max_steps", "eval_samples", "eval_limit"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1.")
+        if self.data_dir is not None and not Path(self.data_dir).is_dir():
+            raise ValueError(f"data_dir={self.data_dir!r}: there is no such folder.")
         if self.tiny and (self.launch or self.data_dir):
-            given = f"launch={self.launch!r}" if self.launch else f"data_dir={self.data_dir!r}"
-            raise ValueError(f"{given} has no effect with tiny=True, which runs in this process on data of its own.")
+            without = f"launch={self.launch!r}" if self.launch else f"data_dir={self.data_dir!r}"
+            raise ValueError(f"{without} has no effect with tiny=True, which runs in this process on data of its own.")
 
 
 def main(root: Path, arguments: Sequence[str] | None = None) -> int:
@@ -98,24 +105,28 @@ def reproduce(settings: ReproduceSettings, root: Path) -> int:
     console = make_console()
     plan = make_plan(settings, root)
     tables = {number: select(settings, plan, number) for number in settings.table}
+    cells = list({cell.folder: cell for cells in tables.values() for cell in cells}.values())
+    _check_data(settings, plan, cells)
     if settings.dry_run:
         print("\n".join(_states(tables)))
         return 0
-    cells = list({cell.folder: cell for cells in tables.values() for cell in cells}.values())
+    for number in tables:  # a table of runs with different settings would compare what cannot be compared
+        for cell in plan.begun(number):
+            cell.check()
     if settings.tiny:
         _prepare_twins(Path(settings.output_dir), console)
-    _check_data(settings, plan, cells)
     runner: Runner = InProcessRunner() if settings.tiny else SubprocessRunner(root, settings.launch)
     failures = run_all(cells, runner, lambda text: console.print(text, highlight=False, soft_wrap=True))
-    for number, of_table in tables.items():
+    for number in tables:
+        of_table = list(plan.begun(number))  # earlier runs of other cells too: their rows are not lost
         rows = make_rows(number, of_table, failures)
         for table in rich_tables(rows):
             console.print(table)
         below = notes(rows, of_table, failures)
         console.print("\n".join(below), highlight=False)
         text = "\n".join([markdown(rows), *below, ""])
-        for name, content in ((f"table_{number}.md", text), (f"table_{number}.csv", as_csv(rows))):
-            (Path(settings.output_dir) / name).write_text(content, encoding="utf-8")
+        for suffix, content in (("md", text), ("csv", as_csv(rows))):
+            (Path(settings.output_dir) / f"{plan.table_name(number)}.{suffix}").write_text(content, encoding="utf-8")
     console.print(f"Tables as Markdown and CSV: {settings.output_dir}", highlight=False, soft_wrap=True)
     return 1 if failures else 0
 

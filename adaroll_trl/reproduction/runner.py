@@ -77,11 +77,12 @@ def _main(kind: Kind) -> Callable[[list[str]], int]:
 
 
 def run_cell(cell: Cell, runner: Runner) -> str | None:
-    """Bring a cell to its end from wherever it is; the reason if it failed, else None."""
-    try:
-        cell.begin()
-    except ValueError as error:
-        return str(error)
+    """Bring a cell to its end from wherever it is; the reason if it failed, else None.
+
+    Raises:
+        ValueError: if its folder holds a run of other settings.
+    """
+    cell.begin()
     if cell.method.trained and cell.state() == "begun":
         status = runner("train", train_arguments(cell), cell.log)
         if status:

@@ -1,4 +1,4 @@
-"""Twins of the three models and samples of the four data sets, generated here: all cells run on a CPU in minutes.
+"""Twins of the three models and samples of the four data sets, generated here: all cells run on a CPU.
 
 The twins have the architectures of the real models (two Llamas of different size, Gemma3ForConditionalGeneration with
 a processor) and one tokenizer. A few supervised steps teach them to answer with a random box (`\\boxed{3}`), so that
