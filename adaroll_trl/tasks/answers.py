@@ -7,7 +7,7 @@ A completion may name several answers on its way. The one that counts is the las
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from decimal import Context, Decimal
 
 TAIL = 20_000  # characters at the end of a completion that are looked at; a final answer stands there
 
@@ -20,7 +20,15 @@ _NUMBER = re.compile(
     r"(?P<digits>[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
 )
 _LATEX_SPACE = re.compile(r"\\[,!;: ]|(?<=,)\{\}|\{(?=,\})|(?<=\{,)\}")
-_EXPONENT = re.compile(r"(?<=[A-Za-z}])\s*\^\s*\{?[0-9]+\}?")
+_EXPONENT = re.compile(r"(?<=[A-Za-z])(\}?)\s*+\^\s*+\{?[0-9]+\}?|\^\{?\\circ\}?")  # cm^2, 5^\circ
+_WORDING = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|bf|rm|quad|left|right|approx|pounds)(?![A-Za-z])")
+_LOOSE_SIGN = re.compile(r"^([\s${(]*[-\u2212])\s+")
+_FRACTION = re.compile(
+    r"[\s$({]*+(?P<minus>[-\u2212]?)\s*+(?:\\[dt]?frac\s*\{\s*(-?[0-9.,]{1,25})\s*\}\s*\{\s*(-?[0-9.,]{1,25})\s*\}"
+    r"|\$?([0-9.,]{1,25})\s*/\s*([0-9.,]{1,25}))(?P<unit>[^0-9\\^!]*)"
+)
+_OPERATION = re.compile(r"[!^*+\u00d7\u00f7|]|\\[A-Za-z]")  # makes another number of the one beside it
+_MAGNITUDE = re.compile(r"[\s{]*+(?:thousand|million|billion|trillion)s?\b|[kKMB]\b|bn\b|[eE][-+]?[0-9]")
 
 
 def final_part(completion: str) -> str:
@@ -34,7 +42,7 @@ def final_part(completion: str) -> str:
     end = completion.rfind("</think>")
     if end >= 0:
         completion = completion[end + len("</think>") :]
-    return "" if "<think>" in completion else completion[-TAIL:]
+    return "" if "<think>" in completion else completion[-TAIL:].replace("\uff1a", ":")  # the full-width colon
 
 
 def last_line(text: str) -> str:
@@ -111,14 +119,57 @@ def numbers_in(text: str) -> list[Decimal]:
     return [_value(match) for match in _NUMBER.finditer(_LATEX_SPACE.sub("", text))]
 
 
-def only_number(text: str) -> Decimal | None:
-    r"""The number that a marked answer states: behind its last `=`, and no other number beside it.
+def last_number(text: str) -> Decimal | None:
+    """The last number of a text; None if there is none, or if it is only part of one ("1/2", "5 million", "1e3").
 
-    >>> only_number(r"3 \times 4 = 12\text{ cm}^2"), only_number("12 or 13")
+    >>> last_number("from 3 to 12."), last_number("about 1.5 million")
     (Decimal('12'), None)
     """
-    numbers = set(numbers_in(_EXPONENT.sub("", text.rsplit("=", 1)[-1])))
-    return numbers.pop() if len(numbers) == 1 else None
+    text = _LATEX_SPACE.sub("", text)
+    last = None
+    for match in _NUMBER.finditer(text):
+        last = match
+    if last is None or _MAGNITUDE.match(text, last.end()) or re.search(r"[0-9]\s?/\s?$", text[: last.start()][-4:]):
+        return None
+    return _value(last)
+
+
+def first_number(text: str) -> tuple[Decimal, str] | None:
+    """The number that a text begins with, give or take `$`, brackets and emphasis, and what follows it; None if the
+    text begins with something else, or the number is only part of one.
+
+    >>> first_number("$18 per day"), first_number("5k"), first_number("x = 5")
+    ((Decimal('18'), ' per day'), None, None)
+    """
+    text = _LATEX_SPACE.sub("", text)
+    match = _NUMBER.search(text)
+    if match is None or re.search(r"[\w\\]", text[: match.start()].replace("\\$", "")):
+        return None
+    return None if _MAGNITUDE.match(text, match.end()) else (_value(match), text[match.end() :])
+
+
+def only_number(text: str) -> Decimal | None:
+    r"""The number that a marked answer states: behind its last `=`, and no other number or operation beside it. A
+    plain fraction of two numbers has its value, to 50 digits.
+
+    >>> only_number(r"3 \times 4 = 12\text{ cm}^2"), only_number("12 or 13"), only_number(r"\sqrt{16}")
+    (Decimal('12'), None, None)
+    >>> only_number(r"-\frac{72}{4}"), only_number("36/2 eggs"), only_number("1.5 million")
+    (Decimal('-18'), Decimal('18'), None)
+    """
+    text = _EXPONENT.sub(r"\1", _WORDING.sub("", _LATEX_SPACE.sub("", text.rsplit("=", 1)[-1])))
+    text = _LOOSE_SIGN.sub(r"\1", text)
+    fraction = _FRACTION.fullmatch(text)
+    if fraction is not None and not _MAGNITUDE.match(fraction["unit"]):
+        above, below = (as_number(part) for part in fraction.groups()[1:5] if part is not None)
+        if above is None or not below:
+            return None
+        value = Context(prec=50).divide(above, below)
+        return value.copy_negate() if fraction["minus"] else value
+    numbers = list(_NUMBER.finditer(text))
+    if len(numbers) != 1 or _OPERATION.search(text) or _MAGNITUDE.match(text, numbers[0].end()):
+        return None
+    return _value(numbers[0])
 
 
 def _value(match: re.Match[str]) -> Decimal:

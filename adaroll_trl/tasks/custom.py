@@ -45,7 +45,8 @@ class ColumnTask(Task):
         prompt_column (`str`, *optional*): the question, or a conversation. None: the first usual name that is there.
         answer_column (`str`, *optional*): the gold answer; `#### 12` and `\\boxed{12}` inside a solution are found.
             None: the first usual name that is there.
-        id_column (`str`, *optional*): becomes `prompt_id`. None: a hash of the prompt.
+        id_column (`str`, *optional*): becomes `prompt_id`. None: a hash of the prompt; of prompt and answer where one
+            prompt has several gold answers.
         level_column (`str`, *optional*): a difficulty such as 3 or "Level 3", becomes `level`. None: the data set's
             own `level`, or the calculator spans of a solution in GSM8K's form.
         verifier (`str`, *optional*): `"number"`, `"math"`, `"letter"`, `"yes_no"` or `"text"`. None: guessed from the
@@ -93,7 +94,7 @@ class ColumnTask(Task):
         """The records of rows that have been read, and from them the verifier where none was named.
 
         Raises:
-            ValueError: if a column is not there, or an id stands for two prompts.
+            ValueError: if a column is not there, an id stands for two prompts, or a gold answer is a list.
         """
         columns = list(rows[0])
         prompt = _column(columns, "prompt_column", self.prompt_column, PROMPT_COLUMNS)
@@ -116,6 +117,8 @@ class ColumnTask(Task):
         if not complete:
             raise ValueError(f"No row has something in {' and '.join(map(repr, used))}.")
         records = [self._record(row, prompt, answer) for row in complete]
+        if self.id_column is None and answer is not None:
+            self._tell_apart(records)
         _check_ids(records)
         self.columns = tuple(columns) if answer is None else None
         if answer is not None and not hasattr(self, "verifier"):
@@ -132,12 +135,26 @@ class ColumnTask(Task):
         record["prompt_id"] = prompt_hash(self.name, text) if self.id_column is None else str(row[self.id_column])
         if answer is not None:
             gold = row[answer]
+            if isinstance(gold, (list, tuple, dict)):
+                raise ValueError(
+                    f"answer_column={answer!r} holds {str(gold)[:60]}, but a gold answer must be one text, number or "
+                    "true/false: name another column, or make a column with one answer out of it."
+                )
             record["answer"] = ("yes" if gold else "no") if isinstance(gold, bool) else gold_answer(str(gold))
             if "level" not in row and (steps := solution_steps(str(gold))) is not None:
                 record["level"] = steps
         if self.level_column is not None:
             record["level"] = level_number(row[self.level_column])
         return record
+
+    def _tell_apart(self, records: Sequence[dict[str, Any]]) -> None:
+        """A question with several gold answers is several prompts: each has a success rate of its own."""
+        golds: dict[str, set[str]] = {}
+        for record in records:
+            golds.setdefault(record["prompt_id"], set()).add(record["answer"])
+        for record in records:
+            if len(golds[record["prompt_id"]]) > 1:
+                record["prompt_id"] = prompt_hash(self.name, f"{record['prompt_id']}\n{record['answer']}")
 
     def prompt(self, record: dict[str, Any], instruction: str | None = None) -> Prompt:
         question = record["question"]

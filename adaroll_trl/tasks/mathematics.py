@@ -14,7 +14,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from .answers import find_last_box
+from .answers import as_number, find_last_box
 from .limits import LimitedProcess
 from .verifiers import Verifier, phrase_tail
 
@@ -25,6 +25,9 @@ _DOLLARS = re.compile(r"\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]")
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\s*\{([^{}]*)\}")
 _NOISE = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[!,;: ]|[\s$]")
 _FRACTION = re.compile(r"\\[dt]frac(?![a-z])")
+_SENTENCE = re.compile(r"\.\s+(?=[A-Z])")
+_REMAINDER = re.compile(r"\\[bp]?mod(?![a-z])")
+_TWO_PARTS = re.compile(r"[0-9][^0-9]*\b(?:and|or)\b[^0-9]*[0-9]")
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
@@ -74,6 +77,8 @@ class MathVerifier(Verifier):
     def same(self, given: str, answer: str) -> bool:
         if not self.readable(answer):
             return False
+        if as_number(answer) is not None and _not_one_number(given):
+            return False
         return _plain(given) == _plain(answer) or self._ask(answer, given)[1]
 
     def readable(self, answer: str) -> bool:
@@ -103,7 +108,15 @@ def _unwrapped(text: str) -> str:
     held = ["".join(groups) for groups in _DOLLARS.findall(text)]
     if held:
         return held[0] if len(held) == 1 else ""
-    return text.strip().strip("*_").rstrip(".").strip()
+    return _SENTENCE.split(text.strip(), maxsplit=1)[0].strip("*_").rstrip(".").strip()
+
+
+def _not_one_number(latex: str) -> bool:
+    """Forms of which math-verify reads one number and drops the rest: `5=6`, `5 \\mod 6`, "5 hours and 30 minutes"."""
+    bare = _TEXT.sub(r" \1 ", latex)
+    sides = [as_number(side) for side in bare.split("=")]
+    unequal = len({side for side in sides if side is not None}) > 1
+    return unequal or _REMAINDER.search(bare) is not None or _TWO_PARTS.search(bare) is not None
 
 
 def _plain(latex: str) -> str:

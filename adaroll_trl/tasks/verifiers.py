@@ -18,15 +18,27 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from decimal import Decimal
 from typing import ClassVar
 
-from .answers import as_number, final_part, find_last_box, last_line, numbers_in, only_number
+from .answers import as_number, final_part, find_last_box, first_number, last_line, last_number, only_number
 
 # Quantifiers are possessive where two of them could share a run of characters: no text makes these patterns slow.
-_IS = r"[*_ ]*+(?:\bis\b|:)[*_:\s]*+"  # between "answer" and the answer, markdown included
+_IS = (  # between "answer" and the answer, markdown included
+    r"[*_ ]*+(?:\b(?:is|must be)\b|:)[*_:\s]*+"
+    r"(?:(?:definitely|clearly|simply|therefore|thus|exactly|about|approximately)\b[:,\s]*+)?+"
+)
+_ANSWER = rf"(?:<answer>\s*+|\banswer{_IS})"
 _WRAP = r"(?:\\?[$(\[{*_\"'\u201c]|\\(?:text|textbf|mathrm|mathbf)\b)*+"  # what may stand before it
 _DIGIT = r"(?=[-\u2212]?\\?[$€£]?\.?[0-9])"  # a number begins here
-_PHRASE = re.compile(rf"\banswer{_IS}", re.IGNORECASE)
+_PHRASE = re.compile(_ANSWER, re.IGNORECASE)
+# A line that begins so states an answer, whatever follows.
+_HEADING = re.compile(
+    r"^[ \t]*[*_#> ]*+(?:the )?(?:final |correct )?answer[*_ ]*+(?:\bis[*_ ]*+)?:[*_\s]*+",
+    re.IGNORECASE | re.MULTILINE,
+)
+_REASON = re.compile(r"\b(?:because|since|(?<!well )as(?! well)|not|rather|which|while|whereas)\b", re.IGNORECASE)
+_SENTENCE = re.compile(r"[.!?][*_\"')]*\s")
 
 
 class Verifier(ABC):
@@ -73,8 +85,15 @@ class NumberVerifier(Verifier):
 
     # A heading such as "#### 2. Add" is not a mark.
     _HASHES = re.compile(rf"####\s*+{_WRAP}{_DIGIT}(?![0-9]+[.):]\s*[A-Za-z])((?:(?!####)[^\n])*)")
-    _STATED = re.compile(rf"\banswer{_IS}{_WRAP}{_DIGIT}", re.IGNORECASE)
-    _MORE = re.compile(r"[^\s+*/=\u00d7\u00f7]+(?:\s+(?:or|and)\s+\S*[0-9]|\s*[-+*/=\u00d7\u00f7]\s*[$(\\]?[0-9])")
+    _STATED = re.compile(
+        rf"{_ANSWER}(?:{_WRAP}{_DIGIT}|(?=[$\s]*[-\u2212]?\\[dt]?(?:frac|sqrt)\b)|(?=(?:between|from|either)\s+\S?[0-9]))",
+        re.IGNORECASE,
+    )
+    _LINKED = re.compile(  # a list, a range or a calculation without its result
+        r"(?:\W|\b(?:or|and|to|maybe|perhaps|possibly|x|times|plus|minus|over)\b|\\[a-z]+)*+[0-9]"
+        r"|.*?\b(?:or|and|to)\b\W*+(?:(?:maybe|perhaps|possibly)\W+)?[0-9]",
+        re.IGNORECASE | re.DOTALL,
+    )
 
     def find(self, text: str) -> str | None:
         box, hashes = find_last_box(text), _last(self._HASHES, text)
@@ -84,10 +103,16 @@ class NumberVerifier(Verifier):
             return _spell(only_number(hashes[1]))
         stated = _last(self._STATED, text)
         if stated is not None:
-            rest = text[stated.end() :].split("\n", 1)[0]
-            return _spell(only_number(rest) if self._MORE.match(rest) else numbers_in(rest)[0])
-        numbers = numbers_in(text)
-        return _spell(numbers[-1]) if numbers else None
+            return _spell(self._number(_sentence(_rest(text, stated))))
+        return _spell(last_number(text))
+
+    def _number(self, statement: str) -> Decimal | None:
+        """Of "18 eggs for 3 people" the first number, behind the last `=`; of two that are linked none."""
+        value = only_number(statement)
+        if value is not None:
+            return value
+        first = first_number(statement.rsplit("=", 1)[-1])
+        return None if first is None or self._LINKED.match(first[1]) else first[0]
 
     def same(self, given: str, answer: str) -> bool:
         value, gold = as_number(given), as_number(answer)
@@ -108,24 +133,52 @@ class LetterVerifier(Verifier):
     name = "letter"
     instruction = 'Think it through, then end with a line "Answer: X", where X is the letter of the right option.'
 
-    _ONE = re.compile(rf"{_WRAP}(?i:option\s+)?\(?([A-Za-z])\b[^A-Za-z0-9]*(?:[.:)]\s.*)?", re.DOTALL)
-    _STATED = re.compile(
-        rf"\b(?i:answer|option|choice){_IS}{_WRAP}(?i:option\s+)?\(?"
-        r"(?:([A-Z])(?![\w'\u2019])|([a-z])(?=[^\w\n]*(?:\n|$)))"
-        r"(?P<other>(?:\W{0,4}\b(?:or|and)\b\W{1,4}|\W{0,3}[/,&]\W{0,4})[A-HJ-Z](?![\w'\u2019]))?"
+    _LETTER = r"(?i:option\s+)?\(?(?:([A-Z])(?![\w'\u2019])|([a-z])(?=[^\w\n]*(?:\n|$|</answer>)))"
+    _ONE = re.compile(rf"{_WRAP}(?i:option\s+)?\(?([A-Za-z])\b(?=[^A-Za-z0-9]*(?:[.:)]\s.*)?\Z)", re.DOTALL)
+    _STATED = re.compile(rf"(?i:{_ANSWER}){_WRAP}{_LETTER}")
+    _WEAK = re.compile(rf"(?<!other )(?<!not )\b(?i:option|choice){_IS}{_WRAP}{_LETTER}")
+    _ALONE = re.compile(r"[*_(\"'$\s]*([A-Za-z])[*_\"'$\s.)]*")
+    _LINE = re.compile(r"[*_(\"'$\s]*([A-Za-z])[*_\"'$\s]*[.):][*_\"'\s]*(?:\s.*)?")
+    _CORRECT = re.compile(
+        r"(?:(?i:so|thus|hence|therefore),?\s+)?(?:(?i:option)\s+)?\(?([A-Z])\)?\s+is\s+(?:the\s+)?(?:correct|right)"
+        r"(?:\s+(?:answer|option|choice))?\.?"
     )
-    _LINE = re.compile(r"[*_(\"'$\s]*([A-Za-z])(?:[*_\"'$\s]*[.):][*_\"'\s]*(?:\s.*)?|[*_\"'$\s]*)")
+    # Behind "B" any other letter is one too many; behind "B." stands the option's text, which may name letters.
+    _LABEL = re.compile(r"[*_\"']*(?:[.:)]+[*_\"'})]*(?:\s|$))")
+    _OTHER = re.compile(r"(?<![\w'\u2019])[A-HJ-Z](?![\w'\u2019])")
+    _SECOND_LABEL = re.compile(
+        r"^\W*[A-Z]\W*$|(?<![\w'\u2019])[A-HJ-Z](?:\)|[.:]\s+\S)|\bor\s+(?:option\s+)?\(?[A-HJ-Z]\W*$"
+    )
+    _WRONG = re.compile(r"\W*\bis\s+(?:not|wrong|false|incorrect)\b")
 
     def find(self, text: str) -> str | None:
         box = find_last_box(text)
         if box is not None:
-            match = self._ONE.fullmatch(box[1].strip())
-            return match[1].upper() if match else None
-        stated = _last(self._STATED, text)
-        if stated is not None:
-            return None if stated["other"] else str(stated[1] or stated[2]).upper()
-        match = self._LINE.fullmatch(last_line(text))
-        return match[1].upper() if match else None
+            inside = box[1].strip()
+            return self._single(self._ONE.match(inside), inside)
+        stated, heading = _last(self._STATED, text), _last(_HEADING, text)
+        if stated is not None or heading is not None:
+            return None if _later(heading, stated) else self._single(stated, text)
+        line = last_line(text)
+        alone = self._ALONE.fullmatch(line)
+        weak = None if alone else _last(self._WEAK, text)
+        if weak is not None:
+            return self._single(weak, text)
+        match = alone or self._CORRECT.fullmatch(line) or self._LINE.fullmatch(line)
+        return self._single(match, line)
+
+    def _single(self, match: re.Match[str] | None, text: str) -> str | None:
+        """The letter that was matched, unless what follows names another as an option."""
+        if match is None:
+            return None
+        letter = match.group(match.lastindex or 1)
+        rest = text[match.end(match.lastindex or 1) :].split("</answer>", 1)[0]
+        rest = rest if match.re is self._ONE else rest.split("\n", 1)[0]
+        if label := self._LABEL.match(rest):
+            several = self._SECOND_LABEL.search(rest[label.end() :])
+        else:
+            several = self._OTHER.search(_sentence(rest)) or self._WRONG.match(rest)
+        return None if several else letter.upper()
 
     def same(self, given: str, answer: str) -> bool:
         return given.upper() == _bare(answer).upper()
@@ -141,17 +194,42 @@ class YesNoVerifier(Verifier):
     instruction = 'Think it through, then end with a line "Answer: Yes" or "Answer: No".'
 
     _WORDS: ClassVar[dict[str, str]] = {"yes": "yes", "true": "yes", "no": "no", "false": "no"}
-    _WORD = r"(yes|no|true|false)\b(?P<other>\W{0,4}(?:\bor\b|/)\W{0,4}(?:yes|no|true|false)\b)?"
+    # "no" as in "no idea" is none; behind it stands a pause or the start of a reason.
+    _WORD = (
+        r"(yes|true|false|no(?!\.?\s*[0-9]|-\w)(?=\W*$|\s*[^\w\s]|\s*\n"
+        r"|\s+(?:because|since|as|or|and|he|she|it|they|there|this|that|the)\b))\b"
+    )
     _ONE = re.compile(rf"{_WRAP}{_WORD}", re.IGNORECASE)
-    _STATED = re.compile(rf"\banswer{_IS}{_WRAP}{_WORD}", re.IGNORECASE)
-    _LINE = re.compile(rf"^[ \t]*{_WRAP}{_WORD}[*_\"')]*(?:[.,:;!]|$)", re.IGNORECASE | re.MULTILINE)
+    _STATED = re.compile(rf"{_ANSWER}{_WRAP}{_WORD}", re.IGNORECASE)
+    _LINE = re.compile(
+        rf"^[ \t]*(?:(?:so|thus|hence|therefore)[,:]?\s+)?{_WRAP}{_WORD}"
+        r"[*_\"')]*(?:[.,:;!]|$|(?=\s*[-|/]|\s+(?:or|and)\b))",
+        re.IGNORECASE | re.MULTILINE,
+    )
+    # The other word: directly behind the first, or later where "no" does not belong to a noun.
+    _LINKED = re.compile(
+        r"(?:\W|\b(?:or|and|maybe|perhaps|possibly|also)\b)*+(yes|no|true|false)\b(?!\s+\w)", re.IGNORECASE
+    )
+    _LATER = re.compile(r"\b(yes|no)\b(?=\W*$|\s*[,.;:!|/)])", re.IGNORECASE)
 
     def find(self, text: str) -> str | None:
         box = find_last_box(text)
-        match = self._ONE.match(box[1].strip()) if box is not None else _last(self._STATED, text)
-        if match is None and box is None:
-            match = _last(self._LINE, text)
-        return self._WORDS[match[1].lower()] if match and not match["other"] else None
+        if box is not None:
+            inside = box[1].strip()
+            return self._single(self._ONE.match(inside), inside)
+        stated, heading = _last(self._STATED, text), _last(_HEADING, text)
+        if stated is not None or heading is not None:
+            return None if _later(heading, stated) else self._single(stated, text)
+        return self._single(_last(self._LINE, text), text)
+
+    def _single(self, match: re.Match[str] | None, text: str) -> str | None:
+        if match is None:
+            return None
+        word = self._WORDS[match[1].lower()]
+        rest = text[match.end(1) :].split("</answer>", 1)[0].split("\n", 1)[0]
+        linked = self._LINKED.match(rest)
+        others = [*([linked[1]] if linked else []), *self._LATER.findall(rest)]
+        return None if any(self._WORDS[other.lower()] != word for other in others) else word
 
     def same(self, given: str, answer: str) -> bool:
         return given == self._WORDS.get(_bare(answer))
@@ -166,7 +244,7 @@ class TextVerifier(Verifier):
     name = "text"
     instruction = 'End with a line "Answer: " and the answer, nothing else.'
 
-    _STATED = re.compile(r"\banswer[*_ ]*:[*_\s]*([^\n]*)", re.IGNORECASE)
+    _STATED = re.compile(r"(?:<answer>|\banswer[*_ ]*:)[*_\s]*([^\n]*)", re.IGNORECASE)
 
     def find(self, text: str) -> str | None:
         box = find_last_box(text)
@@ -174,7 +252,7 @@ class TextVerifier(Verifier):
             found = box[1]
         else:
             stated = _last(self._STATED, text)
-            found = stated[1] if stated else last_line(text).rsplit("####", 1)[-1]
+            found = stated[1].split("</answer>", 1)[0] if stated else last_line(text).rsplit("####", 1)[-1]
         return found.strip() or None
 
     def same(self, given: str, answer: str) -> bool:
@@ -185,9 +263,31 @@ class TextVerifier(Verifier):
 
 
 def phrase_tail(text: str) -> str | None:
-    """What follows the last "answer is" or "answer:" on its line, or on the next; None without one."""
+    """What follows the last "answer is" or "answer:" on its line, or on the next, displayed mathematics as a whole;
+    None without one."""
     stated = _last(_PHRASE, text)
-    return text[stated.end() :].split("\n", 1)[0] if stated else None
+    if stated is None:
+        return None
+    for opening, closing in ((r"\[", r"\]"), ("$$", "$$")):
+        if text.startswith(opening, stated.end()):
+            inside, closed, _ = text[stated.end() + 2 :].partition(closing)
+            return f"${inside.strip()}$" if closed else ""
+    return _rest(text, stated)
+
+
+def _rest(text: str, mark: re.Match[str]) -> str:
+    """What follows a mark on its line."""
+    return text[mark.end() :].split("\n", 1)[0].split("</answer>", 1)[0]
+
+
+def _sentence(statement: str) -> str:
+    """A statement up to the end of its sentence or up to its reason."""
+    return _REASON.split(_SENTENCE.split(statement + " ", maxsplit=1)[0], maxsplit=1)[0]
+
+
+def _later(heading: re.Match[str] | None, stated: re.Match[str] | None) -> bool:
+    """Whether the last line that begins with "Answer:" states nothing, and no answer is stated behind it."""
+    return heading is not None and (stated is None or stated.end() < heading.end())
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
