@@ -160,7 +160,20 @@ def test_what_cannot_be_had_offline_is_said(plan_of):
     assert any(note.startswith("The data could not be looked at") for note in plan.notes)
     assert any(note.startswith("The model's configuration could not be looked at") for note in plan.notes)
     assert "note:" in text_of(plan)
-    assert plan_of(dataset_name="./missing.jsonl", prompt_column="q", task=None).rows is None
+    plan = plan_of(dataset_name="./missing.jsonl", prompt_column="q", task=None)
+    assert plan.rows is None
+    assert any(note.startswith("This run cannot start until its data is there") for note in plan.notes)
+
+
+def test_the_table_gives_each_quantity_once_and_says_where_it_differs_from_what_was_asked(plan_of):
+    plan = plan_of("--rounds", "1000")
+    text = text_of(plan)
+    assert "12 of 1000: every process needs a rollout in each round" in text
+    assert "mixed: what is expected per prompt is the share of prompts with signal, above" in text
+    assert f"{plan.allocation.utility_planned:.4f}" not in text
+    text = text_of(plan_of("--utility", "std"))
+    assert "(relaxed: the budget is met on average), at most" in text
+    assert " of 4:" not in text
 
 
 # Training
@@ -175,6 +188,15 @@ def test_the_command_trains_and_resumes(words, tmp_path, trainer):
     assert [entry["step"] for entry in history if "rewards/parity_reward/mean" in entry] == [1, 2]
     assert all(("adaroll/rounds" in entry) == (trainer == "adaroll") for entry in history if "reward" in entry)
     assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_a_run_without_a_checkpoint_to_resume_from_stops_before_the_model_is_loaded(words, tmp_path, capsys):
+    for given, message in (("true", "has no checkpoint"), (str(tmp_path / "no"), "there is no such folder")):
+        assert main(["train", *words("--resume_from_checkpoint", given)]) == 2
+        captured = capsys.readouterr()
+        assert captured.err.startswith(f"error: resume_from_checkpoint={given!r}: ")
+        assert message in captured.err
+        assert captured.out == ""
 
 
 def test_lora_gives_adapters_and_the_plan_counts_them(words):

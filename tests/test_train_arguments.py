@@ -155,6 +155,31 @@ def test_an_option_without_effect_is_refused(words, message):
         resolved(*ARITHMETIC, *words)
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model_name_or_path", "/nowhere"], "model_name_or_path='/nowhere': there is no such folder"),
+        (["--model_name_or_path", "outputs/no/such"], "model_name_or_path='outputs/no/such': there is no such folder"),
+        (["--reward_model_name_or_path", "./no"], "reward_model_name_or_path='./no': there is no such folder"),
+        (["--dataset_name", "/nowhere"], "'/nowhere': there is no such file or folder"),
+        (["--max_completion_length", "0"], "max_completion_length=0 must be at least 1"),
+        (["--learning_rate", "-1"], "learning_rate=-1.0 must be a finite number of at least 0"),
+        (["--learning_rate", "nan"], "learning_rate=nan must be a finite number"),
+        (["--warmup_steps", "-1"], "warmup_steps = -1"),
+    ],
+)
+def test_a_dry_run_refuses_what_could_not_start(words, message):
+    with pytest.raises(ValueError, match=message):
+        resolved("--dry_run", "--task", "gsm8k", *words)
+
+
+def test_a_dry_run_waits_for_a_file_that_a_recipe_wants():
+    run = resolved("--dry_run", "--task", "colota", "--dataset_name", "data/colota/no_such_file.json")
+    assert run.missing.startswith("This run cannot start until its data is there: ")
+    with pytest.raises(ValueError, match="there is no such file"):
+        resolved("--task", "colota", "--dataset_name", "data/colota/no_such_file.json")
+
+
 def test_quantisation_without_bitsandbytes_says_what_to_install(monkeypatch):
     monkeypatch.setattr("adaroll_trl.training.refusals.find_spec", lambda name: None)
     with pytest.raises(ImportError, match="load_in_4bit=True needs the package bitsandbytes: `pip install"):

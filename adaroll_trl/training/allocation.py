@@ -41,7 +41,8 @@ class AllocationPlan:
 
     Attributes:
         allocator, utility (`str`): as decided with; the allocator is "uniform" where there is nothing to decide.
-        rounds (`int`): generation rounds of a batch.
+        rounds, rounds_given (`int`): generation rounds of a batch, and how many were asked for: an allocator may use
+            fewer.
         min_rollouts, max_rollouts (`int`): bounds on a prompt's group that hold.
         prior (pair of `float`), belief_decay (`float`): as given.
         first_round (pair of `int`): fewest and most rollouts of a prompt in the first round.
@@ -49,7 +50,8 @@ class AllocationPlan:
         signal_adaptive, signal_error (`float`, *optional*): the same for the allocator, simulated, and its standard
             error. None for an allocator of the user's own, which is not played.
         signal_bound (`float`): no policy within the bounds can expect more (`lagrangian_bound`).
-        utility_uniform, utility_planned, utility_bound (`float`): expected utility per prompt; planned may be nan.
+        utility_uniform, utility_planned, utility_bound (`float`): expected utility per prompt. Planned is the
+            allocator's own estimate, for AdaRoll of a relaxed problem whose budget is met on average; it may be nan.
         largest_group (`int`, *optional*): the largest group of the simulated batches.
         batches (`int`): how many were simulated.
         tables (`Tables`, *optional*): None for allocators without.
@@ -60,6 +62,7 @@ class AllocationPlan:
     allocator: str
     utility: str
     rounds: int
+    rounds_given: int
     min_rollouts: int
     max_rollouts: int
     prior: tuple[float, float]
@@ -127,6 +130,7 @@ def plan_allocation(
         allocator=getattr(planner.allocator, "name", type(planner.allocator).__name__),
         utility=options.utility,
         rounds=rounds,
+        rounds_given=options.rounds,
         min_rollouts=bounds[0],
         max_rollouts=bounds[1],
         prior=prior,

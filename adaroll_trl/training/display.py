@@ -90,13 +90,8 @@ def _planner(allocation: AllocationPlan | None) -> Iterator[tuple[str, str]]:
     if allocation is None:
         return
     yield "allocator", allocation.allocator
-    planned = "not known" if isnan(allocation.utility_planned) else f"{allocation.utility_planned:.4f}"
-    yield (
-        f"utility {allocation.utility}",
-        f"expected per prompt: equal groups {allocation.utility_uniform:.4f}, planned {planned}, bound "
-        f"{allocation.utility_bound:.4f}",
-    )
-    yield "rounds", f"{allocation.rounds}"
+    yield "utility", _utility(allocation)
+    yield "rounds", _rounds(allocation)
     low, high = allocation.first_round
     largest = "" if allocation.largest_group is None else f"; the largest simulated: {allocation.largest_group}"
     yield "rollouts of a prompt", f"{allocation.min_rollouts} to {allocation.max_rollouts}{largest}"
@@ -107,6 +102,27 @@ def _planner(allocation: AllocationPlan | None) -> Iterator[tuple[str, str]]:
         f"{_seconds(allocation.first_seconds)} the first time (loading or compiling the solver, tables), "
         f"{_seconds(allocation.next_seconds)} after that, measured now",
     )
+
+
+def _utility(allocation: AllocationPlan) -> str:
+    if allocation.utility == "mixed" and allocation.signal_adaptive is not None:
+        return "mixed: what is expected per prompt is the share of prompts with signal, above"
+    planned = ""
+    if not isnan(allocation.utility_planned):
+        relaxed = " (relaxed: the budget is met on average)" if allocation.allocator == "adaroll" else ""
+        planned = f", planned {allocation.utility_planned:.4f}{relaxed}"
+    return (
+        f"{allocation.utility}, expected per prompt: equal groups {allocation.utility_uniform:.4f}{planned}, at most "
+        f"{allocation.utility_bound:.4f} for any policy (Lagrangian bound)"
+    )
+
+
+def _rounds(allocation: AllocationPlan) -> str:
+    if allocation.rounds == allocation.rounds_given:
+        return f"{allocation.rounds}"
+    if allocation.allocator != "adaroll":
+        return f"{allocation.rounds}, by the allocator"
+    return f"{allocation.rounds} of {allocation.rounds_given}: every process needs a rollout in each round"
 
 
 def _seconds(seconds: float) -> str:

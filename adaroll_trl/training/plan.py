@@ -83,7 +83,7 @@ def make_plan(run: Run) -> TrainingPlan:
         MemoryError: if the allocator's tables cannot fit.
     """
     config, script, model = run.config, run.script, run.model
-    notes = [f"The data could not be looked at: {run.missing}"] if run.missing else []
+    notes = [run.missing] if run.missing else []
     rows = _rows(run.train_dataset)
     batch = _batch(config, rows)
     options = options_of(config)

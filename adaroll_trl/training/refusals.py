@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 from importlib.util import find_spec
+from math import inf
+from pathlib import Path
 from typing import Any
 
 from trl import ModelConfig
@@ -32,8 +34,15 @@ def check_options(script: TrainArguments, config: AdaRollGRPOConfig, model: Mode
         raise ValueError(ignored)
     if script.trainer == "adaroll":
         check_generation_seed(config)
+    _check_numbers(config)
     if model.model_name_or_path is None:
         raise ValueError("model_name_or_path is missing: a Hub id or a local folder.")
+    for option, name in (
+        ("model_name_or_path", model.model_name_or_path),
+        ("reward_model_name_or_path", script.reward_model_name_or_path),
+    ):
+        if name is not None and _is_folder(name) and not Path(name).is_dir():
+            raise ValueError(f"{option}={name!r}: there is no such folder.")
     if model.load_in_4bit or model.load_in_8bit:
         _check_quantisation(model)
 
@@ -102,6 +111,22 @@ def _of_model(model: ModelConfig) -> Iterator[tuple[str, Any, str]]:
     if not model.load_in_4bit:
         for name, value in _changed(model, defaults, _BNB_4BIT):
             yield name, value, "without load_in_4bit"
+
+
+def _is_folder(name: str) -> bool:
+    """Whether a model's name can only be a local path: a Hub id has one slash at most, and starts with none."""
+    return name.startswith((".", "/", "~")) or name.rstrip("/").count("/") > 1
+
+
+def _check_numbers(config: AdaRollGRPOConfig) -> None:
+    """Values that neither transformers nor TRL looks at before the first step."""
+    longest = config.max_completion_length
+    if longest is not None and longest < 1:
+        raise ValueError(f"max_completion_length={longest} must be at least 1.")
+    for name in ("learning_rate", "weight_decay", "max_grad_norm"):
+        value = getattr(config, name)
+        if value is not None and not 0 <= value < inf:
+            raise ValueError(f"{name}={value} must be a finite number of at least 0.")
 
 
 def _check_quantisation(model: ModelConfig) -> None:

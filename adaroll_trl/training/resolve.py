@@ -26,7 +26,7 @@ class Run:
         script, config, model: the arguments; `config.success_reward` is resolved.
         task (`Task`, *optional*): None where the data set is used as it is.
         train_dataset, eval_dataset (data sets, *optional*): None where given elsewhere, not to be had, or not needed.
-        missing (`str`, *optional*): why the data could not be looked at, in a dry run.
+        missing (`str`, *optional*): why the data could not be looked at, a sentence; in a dry run.
         rewards (list): names of reward models, and functions.
         success (`str`): which reward says that a rollout succeeded, and why it is that one.
     """
@@ -50,8 +50,9 @@ def resolve(script: TrainArguments, config: AdaRollGRPOConfig, model: ModelConfi
         given (names): arguments of the trainer that come from elsewhere, and are not made here.
 
     Raises:
-        ValueError: for options that would have no effect, and for data or rewards that are not there. A dry run puts
-            up with data that is not on this machine.
+        ValueError: for options that would have no effect, and for a model, data or rewards that are not there. A dry
+            run puts up with data of the Hub that cannot be had here, and with a data file that is still to be put at
+            a relative path, as recipes have it; not with an absolute path that does not exist.
         ImportError: where quantisation is asked for without bitsandbytes.
     """
     if "model" not in given or model.model_name_or_path is not None:
@@ -66,9 +67,9 @@ def resolve(script: TrainArguments, config: AdaRollGRPOConfig, model: ModelConfi
             if not script.datasets:  # a mixture is split by TRL, and may hold a row twice
                 _check_apart(train, evaluation, script)
     except ValueError as error:
-        if not (script.dry_run and _is_not_here(error, script)):
+        missing = _missing(error, script) if script.dry_run else None
+        if missing is None:
             raise
-        missing = str(error)
     rewards: list[Reward] = []
     if "reward_funcs" not in given:
         check_task_options(script, task)
@@ -96,13 +97,16 @@ def _check_apart(train: Any, evaluation: Any, script: TrainArguments) -> None:
         )
 
 
-def _is_not_here(error: BaseException | None, script: TrainArguments) -> bool:
-    """Whether the data is only missing on this machine: a local path, or behind a failure of the Hub client (they are
-    all OSErrors)."""
+def _missing(error: BaseException, script: TrainArguments) -> str | None:
+    """In words that the data is only missing on this machine: a file at a relative path, or behind a failure of the
+    Hub client (they are all OSErrors)."""
     if script.dataset_name is not None and is_local(script.dataset_name):
-        return not Path(script.dataset_name).expanduser().exists()
-    while error is not None:
-        if isinstance(error, OSError):
-            return True
-        error = error.__cause__
-    return False
+        path = Path(script.dataset_name).expanduser()
+        absent = not path.is_absolute() and not path.exists()
+        return f"This run cannot start until its data is there: {error}" if absent else None
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return f"The data could not be looked at: {error}"
+        cause = cause.__cause__
+    return None

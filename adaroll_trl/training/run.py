@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trl import GRPOTrainer, ModelConfig, get_peft_config, get_quantization_config
+from transformers.trainer_utils import get_last_checkpoint
+from trl import GRPOConfig, GRPOTrainer, ModelConfig, get_peft_config, get_quantization_config
 
 from ..config import AdaRollGRPOConfig
 from ..trainer import AdaRollGRPOTrainer
@@ -76,8 +78,9 @@ def _set_loading(run: Run, quantization: Any) -> None:
 def train(run: Run) -> None:
     """Train, save, and push to the Hub where asked for."""
     config = run.config
+    checkpoint = find_checkpoint(config)  # before the model is loaded
     trainer = trainer_of(run)
-    trainer.train(resume_from_checkpoint=_resumed(config.resume_from_checkpoint))
+    trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model(config.output_dir)
     trainer.accelerator.print(f"Model saved to {config.output_dir}.")
     if config.push_to_hub:
@@ -86,16 +89,33 @@ def train(run: Run) -> None:
         trainer.end()
 
 
-def _resumed(checkpoint: Any) -> Any:
-    """A folder, or True for the newest checkpoint in `output_dir`; a command line can only say "true"."""
-    words = {"true": True, "false": False}
-    return words.get(checkpoint.lower(), checkpoint) if isinstance(checkpoint, str) else checkpoint
+def find_checkpoint(config: GRPOConfig) -> str | None:
+    """The folder to resume from, given or the newest in `output_dir` ("true"); None for a fresh start.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    given: Any = config.resume_from_checkpoint
+    words = {"true": True, "false": False, "": False}  # a command line has only text
+    chosen = words.get(given.lower(), given) if isinstance(given, str) else given
+    if chosen is None or chosen is False:
+        return None
+    if chosen is True:
+        folder = str(config.output_dir)
+        found = get_last_checkpoint(folder) if os.path.isdir(folder) else None
+        if found is None:
+            raise ValueError(f"resume_from_checkpoint={given!r}: output_dir={folder!r} has no checkpoint.")
+        return str(found)
+    if not os.path.isdir(chosen):
+        raise ValueError(f"resume_from_checkpoint={given!r}: there is no such folder. 'true' takes the newest.")
+    return str(chosen)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; bad input ends with one sentence on stderr and exit status 2."""
     try:
         run = resolve(*parse(sys.argv[1:] if arguments is None else arguments))
+        find_checkpoint(run.config)
         if run.config.process_index == 0:
             print_plan(make_plan(run))
     except (ValueError, OSError, ImportError, MemoryError) as error:
