@@ -227,3 +227,20 @@ def test_what_a_column_task_needs(tmp_path):
     source = write(tmp_path / "rows.jsonl", [{"x": "1", "y": "2"}])
     with pytest.raises(ValueError, match=r"columns \(x, y\) has a usual name for the question: say prompt_column"):
         ColumnTask().load("train", source)
+
+
+def test_one_question_with_two_answers_is_two_prompts(tmp_path):
+    rows = [{"question": "x?", "answer": gold} for gold in ("1", "2", "1")] + [{"question": "y?", "answer": "1"}]
+    first, second, third, other = ColumnTask().load("train", write(tmp_path / "rows.jsonl", rows))["prompt_id"]
+    assert first == third
+    assert len({first, second, other}) == 3
+    alone = ColumnTask().load("train", write(tmp_path / "alone.jsonl", rows[3:]))["prompt_id"]
+    assert alone == [other]  # the same in every set
+
+
+def test_a_list_is_no_gold_answer(tmp_path):
+    rows = [{"question": "x?", "answer": ["1", "2"]}]
+    with pytest.raises(
+        ValueError, match=r"answer_column='answer' holds \['1', '2'\], but a gold answer must be one text"
+    ):
+        ColumnTask().load("train", write(tmp_path / "rows.jsonl", rows))

@@ -158,7 +158,7 @@ def only_number(text: str) -> Decimal | None:
     (Decimal('-18'), Decimal('18'), None)
     """
     text = _EXPONENT.sub(r"\1", _WORDING.sub("", _LATEX_SPACE.sub("", text.rsplit("=", 1)[-1])))
-    text = _LOOSE_SIGN.sub(r"\1", text)
+    text = _LOOSE_SIGN.sub(r"\1", text).removeprefix("+")
     fraction = _FRACTION.fullmatch(text)
     if fraction is not None and not _MAGNITUDE.match(fraction["unit"]):
         above, below = (as_number(part) for part in fraction.groups()[1:5] if part is not None)

@@ -4,14 +4,17 @@ Each verifier looks for the answer that a completion marks as final, the last on
 
 | verifier | marks, the stronger ones first | without a mark |
 |---|---|---|
-| `number` | `\boxed{}` and `####`; "answer is" or "answer:" before a number | the last number |
-| `math` | `\boxed{}`; "answer is" or "answer:" | no answer |
-| `letter` | `\boxed{}`; "answer", "option" or "choice", then "is" or ":" and a letter | a last line `B` or `B. ...` |
-| `yes_no` | `\boxed{}`; "answer is" or "answer:" before yes or no | the last line like `Yes` or `No, ...` |
+| `number` | `\boxed{}` and `####`; "answer" before a number | the last number |
+| `math` | `\boxed{}`; "answer" | no answer |
+| `letter` | `\boxed{}`; "answer"; a last line of one letter; "option" or "choice" | a last line `B. ...` |
+| `yes_no` | `\boxed{}`; "answer" before yes or no | the last line like `Yes`, `No, ...`, `So: No` |
 | `text` | `\boxed{}`; "answer:" | the last line |
 
-A mark that holds no answer, or more than one ("5 or 6"), is no answer: the completion is wrong, whatever it says
-before. Thinking up to `</think>` is not looked at.
+Behind these words stands "is" or ":"; `<answer>...</answer>` is a mark like "answer:". A statement is the box, or what
+stands behind the mark on its line. One that holds no answer, or several ("5 or 6", "A, B", "yes and no"), is no
+answer: the completion is wrong, whatever it says before. `docs/tasks.md` has the rules in full.
+
+Thinking up to `</think>` is not looked at.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ _IS = (  # between "answer" and the answer, markdown included
     r"(?:(?:definitely|clearly|simply|therefore|thus|exactly|about|approximately)\b[:,\s]*+)?+"
 )
 _ANSWER = rf"(?:<answer>\s*+|\banswer{_IS})"
-_WRAP = r"(?:\\?[$(\[{*_\"'\u201c]|\\(?:text|textbf|mathrm|mathbf)\b)*+"  # what may stand before it
+_WRAP = r"(?:\\?[$(\[{*_\"'`\u201c]|\\(?:text|textbf|mathrm|mathbf)\b)*+"  # what may stand before it
 _DIGIT = r"(?=[-\u2212]?\\?[$€£]?\.?[0-9])"  # a number begins here
 _PHRASE = re.compile(_ANSWER, re.IGNORECASE)
 # A line that begins so states an answer, whatever follows.
@@ -100,7 +103,7 @@ class NumberVerifier(Verifier):
         if box is not None and (hashes is None or box[0] > hashes.start()):
             return _spell(only_number(box[1]))
         if hashes is not None:
-            return _spell(only_number(hashes[1]))
+            return _spell(only_number(hashes[1].rstrip("! ")))
         stated = _last(self._STATED, text)
         if stated is not None:
             return _spell(self._number(_sentence(_rest(text, stated))))
