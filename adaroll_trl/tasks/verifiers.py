@@ -37,7 +37,7 @@ _DIGIT = r"(?=[-\u2212]?\\?[$€£]?\.?[0-9])"  # a number begins here
 _PHRASE = re.compile(_ANSWER, re.IGNORECASE)
 # A line that begins so states an answer, whatever follows.
 _HEADING = re.compile(
-    r"^[ \t]*[*_#> ]*+(?:the )?(?:final |correct )?answer[*_ ]*+(?:\bis[*_ ]*+)?:[*_\s]*+",
+    r"^[ \t*_#>]*+(?:the )?(?:final |correct )?answer[*_ ]*+(?:\bis[*_ ]*+)?:[*_\s]*+",
     re.IGNORECASE | re.MULTILINE,
 )
 _REASON = re.compile(r"\b(?:because|since|(?<!well )as(?! well)|not|rather|which|while|whereas)\b", re.IGNORECASE)
