@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from adaroll_trl.allocators import AllocationState, make_allocator
@@ -60,7 +60,21 @@ def test_counts_are_what_was_asked_for(situation):
         assert counts.sum() == left
 
 
+# A total halfway between two multiples, which once went up or down by the order of the prompts.
+HALFWAY = (
+    np.array([2, 0, 2, 0, 0]),
+    np.array([0, 4, 1, 1, 1]),
+    8,
+    2,
+    "mass",
+    1.0,
+    1.0,
+    {"min_rollouts": 0, "max_rollouts": 4, "multiple_of": 4},
+)
+
+
 @given(situation=situations(), seed=st.integers(0, 1000))
+@example(situation=HALFWAY, seed=263)
 @settings(max_examples=60, deadline=None)
 def test_permuting_the_prompts_permutes_the_counts(situation, seed):
     s, f, left, rounds, utility, *_, bounds = situation
@@ -69,10 +83,8 @@ def test_permuting_the_prompts_permutes_the_counts(situation, seed):
     alpha, beta = rng.uniform(0.3, 5.0, (2, s.size))  # no two prompts alike
     counts = plan_round(s, f, left, rounds, utility, alpha, beta, **bounds)
     permuted = plan_round(s[order], f[order], left, rounds, utility, alpha[order], beta[order], **bounds)
-    step = bounds["multiple_of"]  # a total halfway between two multiples may be rounded either way
-    assert abs(counts.sum() - permuted.sum()) <= (step if step > 1 else 0)
-    same_total = counts.sum() == permuted.sum()
-    if same_total and utility in ("std", "std_mass", "variance"):  # others tie where a rollout more is worth nothing
+    assert counts.sum() == permuted.sum()
+    if utility in ("std", "std_mass", "variance"):  # the others tie where a rollout more is worth nothing
         np.testing.assert_array_equal(counts[order], permuted)
 
 

@@ -9,6 +9,8 @@ expectation R.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -202,36 +204,59 @@ def find_price(
 
 @njit(cache=True)
 def group_prompts(s: NDArray, n: NDArray, spent: NDArray, a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:
-    """Prompts in the same state with the same prior share a class: (class of each prompt, first prompt of each)."""
-    member = np.empty(s.size, dtype=np.int64)
+    """Prompts in the same state with the same prior share a class: (class of each prompt, first prompt of each).
+
+    Classes are numbered by prior and state, whatever the order of the prompts: sums over them, ties between them and
+    with both the size of a round do not depend on it.
+    """
+    found = np.empty(s.size, dtype=np.int64)
     first = np.empty(s.size, dtype=np.int64)
     count, start, last = 0, 0, -1
     for i in np.argsort(a, kind="mergesort"):  # classes have one alpha: compare only within a run of equal ones
         if last >= 0 and a[i] != a[last]:
             start = count
         last = i
-        found = -1
-        for c in range(start, count):
+        c = start
+        while c < count:
             j = first[c]
             if s[i] == s[j] and n[i] == n[j] and spent[i] == spent[j] and b[i] == b[j]:
-                found = c
                 break
-        if found < 0:
-            found = count
+            c += 1
+        if c == count:
             first[count] = i
             count += 1
-        member[i] = found
-    return member, first[:count].copy()
+        found[i] = c
+    first = first[:count]
+    base = spent.max() + 1  # above all of n, s and spent
+    order = np.argsort((n[first] * base + s[first]) * base + spent[first])
+    order = order[np.argsort(b[first[order]], kind="mergesort")]
+    order = order[np.argsort(a[first[order]], kind="mergesort")]
+    number = np.empty(count, dtype=np.int64)
+    number[order] = np.arange(count)
+    return number[found], first[order]
 
 
 @njit(cache=True)
-def _fit_total(counts: NDArray, member: NDArray, low: NDArray, high: NDArray, at: NDArray, total: int) -> None:
-    """Move counts, one rollout at a time where it costs least, until they sum to `total`."""
+def _by_class(member: NDArray, copies: NDArray) -> NDArray:
+    """The prompts, class by class and by their number within a class."""
+    place = np.cumsum(copies) - copies
+    order = np.empty(member.size, dtype=np.int64)
+    for i in range(member.size):
+        order[int(place[member[i]])] = i
+        place[member[i]] += 1
+    return order
+
+
+@njit(cache=True)
+def _fit_total(
+    counts: NDArray, order: NDArray, member: NDArray, low: NDArray, high: NDArray, at: NDArray, total: int
+) -> None:
+    """Move counts, one rollout at a time where it costs least, until they sum to `total`; ties go by `order`."""
     gap = total - counts.sum()
     step = 1 if gap > 0 else -1
     for _ in range(abs(gap)):
         best, gain = -1, -np.inf
-        for i in range(counts.size):
+        for i in order:
             c, m = member[i], counts[i] + step
             if low[c] <= m <= high[c] and at[c, m] - at[c, m - step] > gain:
                 best, gain = i, at[c, m] - at[c, m - step]
@@ -252,7 +277,8 @@ def _class_bounds(
     return low, high, copies
 
 
-def smallest_dual(
+@njit(cache=True)
+def _solve_dual(
     s: NDArray,
     n: NDArray,
     spent: NDArray,
@@ -265,17 +291,29 @@ def smallest_dual(
     minimum: int,
     maximum: int,
     budget: int,
-) -> float:
-    """The minimum of g: what the plan expects to be worth. Arguments as for `split_round`; not compiled itself."""
+) -> tuple:
+    """The classes of a batch and the price at which g is smallest. Arguments as for `split_round`.
+
+    Returns:
+        The class of each prompt; of each class its bounds and number of prompts, and the values of its plans at two
+        neighbouring prices; those prices, and the place of the best price between them.
+    """
     member, first = group_prompts(s, n, spent, a, b)
     low, high, copies = _class_bounds(n, spent, member, first, minimum, maximum, budget, level.shape[2])
     left, right, i, share = find_price(
         s[first], n[first], a[first], b[first], low, high, copies, nodes[first], weights[first], level, prices, budget
     )
-    x = prices[i] + share * (prices[i + 1] - prices[i])
+    return member, low, high, copies, left, right, prices[i], prices[i + 1], share
+
+
+def smallest_dual(*batch: Any) -> float:
+    """The minimum of g: what the plan expects to be worth. Arguments as for `_solve_dual`; not compiled itself."""
+    _, low, high, copies, left, right, x0, x1, share = _solve_dual(*batch)
+    x = x0 + share * (x1 - x0)
     m = np.arange(left.shape[1])
     values = (1.0 - share) * left + share * right - x * m
     allowed = (m >= low[:, None]) & (m <= high[:, None])
+    budget = batch[-1]
     return float(copies @ np.where(allowed, values, -np.inf).max(axis=1) + x * budget)
 
 
@@ -305,22 +343,20 @@ def split_round(
         minimum, maximum: of rollouts per prompt. budget: rollouts left, a multiple of multiple_of.
         share_of_budget: the round takes at most this share of the budget (1: no limit).
     """
-    member, first = group_prompts(s, n, spent, a, b)
-    low, high, copies = _class_bounds(n, spent, member, first, minimum, maximum, budget, level.shape[2])
-    left, right, i, share = find_price(
-        s[first], n[first], a[first], b[first], low, high, copies, nodes[first], weights[first], level, prices, budget
+    member, low, high, copies, left, right, x0, x1, share = _solve_dual(
+        s, n, spent, a, b, nodes, weights, level, prices, minimum, maximum, budget
     )
-    x0, x1 = prices[i], prices[i + 1]
     at, rollouts = np.empty(left.shape), np.empty(left.shape)
-    few, many = np.empty(first.size, dtype=np.int64), np.empty(first.size, dtype=np.int64)
+    few, many = np.empty(low.size, dtype=np.int64), np.empty(low.size, dtype=np.int64)
     open_budget = float(budget)
-    for c in range(first.size):
+    for c in range(low.size):
         _at_price(left[c], right[c], high[c], share, x0, x1, at[c])
         _rollouts(left[c], right[c], high[c], x0, x1, rollouts[c])
         few[c], many[c] = _best_plans(at[c], low[c], high[c], rollouts[c])
         open_budget -= copies[c] * rollouts[c, few[c]]
     counts = np.empty(s.size, dtype=np.int64)
-    for j in range(s.size):
+    order = _by_class(member, copies)
+    for j in order:
         c = member[j]
         extra = rollouts[c, many[c]] - rollouts[c, few[c]]
         generous = extra > 0.0 and open_budget > 0.5 * extra
@@ -335,5 +371,5 @@ def split_round(
     total = max((2 * total + multiple_of) // (2 * multiple_of), 1) * multiple_of
     if total < floor:
         total += multiple_of
-    _fit_total(counts, member, low, high, at, min(total, budget))
+    _fit_total(counts, order, member, low, high, at, min(total, budget))
     return counts
