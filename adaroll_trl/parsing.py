@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from trl import TrlParser
+
+from .recipe_file import check_recipe_file
 
 
 class NamingParser(TrlParser):
@@ -16,11 +19,18 @@ class NamingParser(TrlParser):
     Options are not abbreviated: a name that is cut short is no option either.
 
     Raises:
-        ValueError: for an option, or a key of the file, that there is not.
+        ValueError: for an option, or a key of the file, that there is not, and for a file that is no valid YAML.
+        OSError: if the file cannot be read.
     """
 
     def __init__(self, dataclass_types: Any, **kwargs: Any) -> None:
         super().__init__(dataclass_types, **{"allow_abbrev": False, **kwargs})
+
+    def parse_args_and_config(self, args: Any = None, *rest: Any, **kwargs: Any) -> Any:
+        words = _split_config(sys.argv[1:] if args is None else args)
+        if "--config" in words:
+            check_recipe_file(words[words.index("--config") + 1])
+        return super().parse_args_and_config(words, *rest, **kwargs)
 
     def set_defaults_with_config(self, **kwargs: Any) -> list[str]:
         known = {action.dest for action in self._actions} - {"help"}
@@ -49,3 +59,10 @@ def unknown_option(parser: argparse.ArgumentParser, given: str) -> ValueError:
 def _nearest(given: str, known: Iterable[str], command: str) -> str:
     near = difflib.get_close_matches(given, sorted(known), n=1)
     return f" Did you mean {near[0]!r}?" if near else f" `{command} --help` lists them."
+
+
+def _split_config(arguments: Sequence[str]) -> list[str]:
+    """`--config=file` as TRL's parser wants it, in two words."""
+    if list(arguments)[-1:] == ["--config"]:
+        raise ValueError("--config is the last word: the path of a YAML file must follow it.")
+    return [part for text in arguments for part in (text.split("=", 1) if text.startswith("--config=") else [text])]

@@ -337,3 +337,11 @@ def test_bad_input_is_one_sentence_and_exit_status_2(arguments, message, capsys)
     assert error.startswith("error: ")
     assert message in error
     assert len(error.splitlines()) == 1
+
+
+def test_a_config_file_is_checked_as_in_training(tmp_path, capsys):
+    config = tmp_path / "eval.yaml"
+    for text, message in (("model: [1\n", "is no valid YAML, line 2"), ("seed: 1\nseed: 2\n", "has 'seed' twice")):
+        config.write_text(text)
+        assert main(["--config", str(config), "--model", "m", "--task", "gsm8k"]) == 2
+        assert message in capsys.readouterr().err

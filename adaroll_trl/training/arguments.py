@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
@@ -14,7 +13,6 @@ from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments
 
 from ..config import AdaRollGRPOConfig
 from ..parsing import NamingParser
-from .recipe_file import check_recipe_file
 
 TRAINERS = ("adaroll", "grpo")
 COLUMN_OPTIONS = ("prompt_column", "answer_column", "id_column", "level_column", "verifier")
@@ -210,15 +208,5 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[TrainArguments, AdaRo
         ValueError: for an unknown option or key, naming the nearest one, and for values that cannot be right.
         OSError: if the config file cannot be read.
     """
-    words = _split_config(sys.argv[1:] if arguments is None else arguments)
-    if "--config" in words:
-        check_recipe_file(words[words.index("--config") + 1])
-    parsed: Any = make_parser().parse_args_and_config(words, fail_with_unknown_args=True)
+    parsed: Any = make_parser().parse_args_and_config(arguments, fail_with_unknown_args=True)
     return parsed[0], parsed[1], parsed[2]
-
-
-def _split_config(arguments: Sequence[str]) -> list[str]:
-    """`--config=file` as TRL's parser wants it, in two words."""
-    if list(arguments)[-1:] == ["--config"]:
-        raise ValueError("--config is the last word: the path of a YAML file must follow it.")
-    return [part for text in arguments for part in (text.split("=", 1) if text.startswith("--config=") else [text])]

@@ -17,9 +17,10 @@ def check_recipe_file(path: str) -> None:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            root = yaml.compose(file, Loader=yaml.SafeLoader)
-        with open(path, encoding="utf-8") as file:
-            yaml.safe_load(file)
+            loader = yaml.SafeLoader(file)
+            root = loader.get_single_node()
+            if root is not None:
+                loader.construct_document(root)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f", line {mark.line + 1}"
