@@ -130,7 +130,32 @@ class NumberVerifier(Verifier):
         return as_number(answer) is not None
 
 
-class LetterVerifier(Verifier):
+class ChoiceVerifier(Verifier):
+    """One of a few words: in a box, behind "answer", or as `_unmarked` finds it."""
+
+    _ONE: ClassVar[re.Pattern[str]]  # what a box holds
+    _STATED: ClassVar[re.Pattern[str]]  # "answer" and the word
+
+    def find(self, text: str) -> str | None:
+        box = find_last_box(text)
+        if box is not None:
+            inside = box[1].strip()
+            return self._single(self._ONE.match(inside), inside)
+        stated, heading = _last(self._STATED, text), _last(_HEADING, text)
+        if stated is not None or heading is not None:
+            return None if _later(heading, stated) else self._single(stated, text)
+        return self._unmarked(text)
+
+    @abstractmethod
+    def _unmarked(self, text: str) -> str | None:
+        """The answer of a text without a box and without "answer"."""
+
+    @abstractmethod
+    def _single(self, match: re.Match[str] | None, text: str) -> str | None:
+        """The word that was matched, unless what follows in the statement names another."""
+
+
+class LetterVerifier(ChoiceVerifier):
     """The letter of an option, A to Z."""
 
     name = "letter"
@@ -154,14 +179,7 @@ class LetterVerifier(Verifier):
     )
     _WRONG = re.compile(r"\W*\bis\s+(?:not|wrong|false|incorrect)\b")
 
-    def find(self, text: str) -> str | None:
-        box = find_last_box(text)
-        if box is not None:
-            inside = box[1].strip()
-            return self._single(self._ONE.match(inside), inside)
-        stated, heading = _last(self._STATED, text), _last(_HEADING, text)
-        if stated is not None or heading is not None:
-            return None if _later(heading, stated) else self._single(stated, text)
+    def _unmarked(self, text: str) -> str | None:
         line = last_line(text)
         alone = self._ALONE.fullmatch(line)
         weak = None if alone else _last(self._WEAK, text)
@@ -190,7 +208,7 @@ class LetterVerifier(Verifier):
         return re.fullmatch(r"[A-Za-z]", _bare(answer)) is not None
 
 
-class YesNoVerifier(Verifier):
+class YesNoVerifier(ChoiceVerifier):
     """Yes or no; true and false mean the same."""
 
     name = "yes_no"
@@ -215,14 +233,7 @@ class YesNoVerifier(Verifier):
     )
     _LATER = re.compile(r"\b(yes|no)\b(?=\W*$|\s*[,.;:!|/)])", re.IGNORECASE)
 
-    def find(self, text: str) -> str | None:
-        box = find_last_box(text)
-        if box is not None:
-            inside = box[1].strip()
-            return self._single(self._ONE.match(inside), inside)
-        stated, heading = _last(self._STATED, text), _last(_HEADING, text)
-        if stated is not None or heading is not None:
-            return None if _later(heading, stated) else self._single(stated, text)
+    def _unmarked(self, text: str) -> str | None:
         return self._single(_last(self._LINE, text), text)
 
     def _single(self, match: re.Match[str] | None, text: str) -> str | None:
