@@ -158,3 +158,19 @@ def weights(trainer: Any) -> dict[str, torch.Tensor]:
 
 def same_weights(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def deepspeed_config(stage: int) -> dict[str, Any]:
+    """DeepSpeed on CPUs, of tiny models, in float32."""
+    return {
+        "zero_optimization": {
+            "stage": stage,
+            "overlap_comm": False,
+            "stage3_param_persistence_threshold": 0,  # so that tiny parameters are really partitioned
+        },
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+    }

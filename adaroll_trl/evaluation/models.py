@@ -10,6 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoProcessor
 from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import find_adapter_config_file
 
+from ..tasks.sources import first_line
+
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -52,8 +54,7 @@ def load_model(model: str, dtype: str = "auto") -> tuple[Any, Any]:
         policy = _load_adapter(found, dtype) if adapter else _load_weights(found, dtype)
         processing_class = _load_processing_class(found, policy)
     except (OSError, ValueError, ImportError) as error:
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise ValueError(f"model={model!r} cannot be loaded: {reason}") from error
+        raise ValueError(f"model={model!r} cannot be loaded: {first_line(error)}") from error
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return policy.to(device).eval(), processing_class
 

@@ -9,7 +9,7 @@ from typing import Any
 from trl import get_dataset
 
 from ..tasks import ColumnTask, Task, get_task
-from ..tasks.sources import is_local
+from ..tasks.sources import first_line, is_local
 from .arguments import TrainArguments
 
 _COLUMN_REWARD = f"{ColumnTask.name}_accuracy"
@@ -105,5 +105,5 @@ def _read(script: TrainArguments) -> Any:
     except Exception as error:  # the Hub client raises a dozen types; each means that the set is not to be had
         raise ValueError(
             f"dataset_name={name!r} is neither a local file or folder with a data set nor one that the Hub client can "
-            f"load: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+            f"load: {type(error).__name__}: {first_line(error)}"
         ) from error

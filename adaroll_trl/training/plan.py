@@ -9,6 +9,7 @@ from typing import Any
 
 from ..checks import explain_batch_size
 from ..config import AdaRollGRPOConfig, options_of
+from ..tasks.sources import first_line
 from .allocation import AllocationPlan, plan_allocation, uniform_signal
 from .data import source_of
 from .memory import ModelMemory, model_memory, rollout_bytes
@@ -97,8 +98,9 @@ def make_plan(run: Run) -> TrainingPlan:
     try:
         memory = model_memory(model, config)
     except OSError as error:
-        reason = str(error).splitlines()[0]
-        notes.append(f"The model's configuration could not be looked at, so its memory is not known: {reason}")
+        notes.append(
+            f"The model's configuration could not be looked at, so its memory is not known: {first_line(error)}"
+        )
     rounds = 1 if allocation is None else allocation.rounds
     return TrainingPlan(
         trainer=script.trainer,

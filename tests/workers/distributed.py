@@ -31,6 +31,7 @@ from tests.tiny import (
     RandomCounts,
     RecordingTrainer,
     completions_of,
+    deepspeed_config,
     length_reward,
     make_trainer,
     parity_reward,
@@ -40,21 +41,6 @@ from tests.tiny import (
 
 MODEL, OUTPUT = Path(sys.argv[1]), Path(sys.argv[2])
 WORLD, RANK = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-
-
-def deepspeed_config(stage: int) -> dict[str, Any]:
-    return {
-        "zero_optimization": {
-            "stage": stage,
-            "overlap_comm": False,
-            "stage3_param_persistence_threshold": 0,  # so that tiny parameters are really partitioned
-        },
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-        "train_batch_size": "auto",
-        "train_micro_batch_size_per_gpu": "auto",
-        "gradient_accumulation_steps": "auto",
-    }
 
 
 def options(**extra: Any) -> dict[str, Any]:

@@ -24,19 +24,10 @@ import deepspeed
 
 from adaroll_trl.training.arguments import parse
 from adaroll_trl.training.run import build_trainer
-from tests.tiny import parity_reward
+from tests.tiny import deepspeed_config, parity_reward
 from tests.tiny_recipes import adapted
 
 FOLDER, RANK = Path(sys.argv[1]), int(os.environ["RANK"])
-ZERO3 = {
-    # A threshold of 0, so that tiny parameters are really spread
-    "zero_optimization": {"stage": 3, "overlap_comm": False, "stage3_param_persistence_threshold": 0},
-    "zero_allow_untested_optimizer": True,
-    "zero_force_ds_cpu_optimizer": False,
-    "train_batch_size": "auto",
-    "train_micro_batch_size_per_gpu": "auto",
-    "gradient_accumulation_steps": "auto",
-}
 
 
 def whole_weights(model: Any) -> dict[str, torch.Tensor]:
@@ -66,7 +57,7 @@ def run(words: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     if RANK == 0:
-        (FOLDER / "zero3.json").write_text(json.dumps(ZERO3))
+        (FOLDER / "zero3.json").write_text(json.dumps(deepspeed_config(3)))
     torch.distributed.barrier()
     runs = json.loads((FOLDER / "runs.json").read_text())
     torch.save({item["name"]: run(item["words"]) for item in runs}, FOLDER / f"rank{RANK}.pt")

@@ -32,23 +32,11 @@ from transformers import AutoModelForCausalLM
 
 from tests.compatibility import BUDGET, adaptive
 from tests.cpu_vllm import Record, colocate, connect, finished_requests, rescored
-from tests.tiny import RecordingTrainer, prompts_of
+from tests.tiny import RecordingTrainer, deepspeed_config, prompts_of
 
 MODEL, OUTPUT = Path(sys.argv[1]), Path(sys.argv[2])
 URL = sys.argv[4] if len(sys.argv) > 4 else None
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-ZERO3 = {
-    "zero_optimization": {
-        "stage": 3,
-        "overlap_comm": False,
-        "stage3_param_persistence_threshold": 0,  # so that tiny parameters are really partitioned
-    },
-    "zero_allow_untested_optimizer": True,
-    "zero_force_ds_cpu_optimizer": False,
-    "train_batch_size": "auto",
-    "train_micro_batch_size_per_gpu": "auto",
-    "gradient_accumulation_steps": "auto",
-}
 
 
 def lora() -> LoraConfig:
@@ -109,7 +97,11 @@ def build(**extra: Any) -> Any:
     options = {name: value for name, value in options.items() if value is not None}
     if LAUNCH == "zero3":
         AcceleratorState._reset_state()  # it takes a DeepSpeed plugin only once
-        options |= {"use_cpu": False, "accelerator_config": {"use_configured_state": True}, "deepspeed": ZERO3}
+        options |= {
+            "use_cpu": False,
+            "accelerator_config": {"use_configured_state": True},
+            "deepspeed": deepspeed_config(3),
+        }
     return adaptive(MODEL, OUTPUT / "run", BatchesTrainer, **options)
 
 
