@@ -289,3 +289,18 @@ def test_wrong_types_are_named(change, message):
     arguments = {"successes": [0, 0], "failures": [0, 0], "rollouts_left": 8, "rounds_left": 2} | change
     with pytest.raises(ValueError, match=message):
         plan_round(**arguments)
+
+
+def test_a_plan_does_not_depend_on_what_was_asked_before():
+    """The price grid is made for every number of rounds, not for the most that were asked for so far."""
+    fresh, used = (round_tables.RoundTables(as_utility("mass"), 20) for _ in range(2))
+    used.levels((1.0, 1.0), 9)
+    for before, after in zip(fresh.levels((1.0, 1.0), 3), used.levels((1.0, 1.0), 3), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_tables_of_priors_that_do_not_come_back_are_forgotten():
+    tables = round_tables.RoundTables(as_utility("mixed"), 6)
+    for step in range(3 * round_tables._KEPT_PRIORS):
+        tables.levels((1.0 + 0.01 * step, 1.0), 2)
+    assert len(tables._stacks) == len(tables._grids) == round_tables._KEPT_PRIORS

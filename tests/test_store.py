@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -256,3 +257,24 @@ def test_the_wait_for_compilation_is_told_once_per_process(monkeypatch, caplog):
     assert [record.message.split(",")[0] for record in caplog.records] == [
         "adaroll_trl compiles its solver (about a minute of processor time"
     ]
+
+
+def test_a_changed_kernel_file_makes_the_code_of_its_callers_stale(tmp_path):
+    """Numba alone would go on with the old callee, which is compiled into its caller in another file."""
+    package = tmp_path / "kernels"
+    package.mkdir()
+    source = Path(compiled.__file__).parent
+    for name in ("compiled.py", "store.py", "progress.py"):
+        (package / name).write_text((source / name).read_text())
+    (package / "__init__.py").write_text("")
+    (package / "caller.py").write_text(
+        "from .callee import one\nfrom .compiled import kernel\n\n@kernel()\ndef twice():\n    return 2 * one()\n"
+    )
+    callee = "from .compiled import kernel\n\n@kernel()\ndef one():\n    return {}\n"
+    results = []
+    for value in (1, 1, 5):
+        (package / "callee.py").write_text(callee.format(value))
+        program = "from kernels.caller import twice; print(twice(), sum(twice.stats.cache_hits.values()))"
+        run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+        results.append(run.stdout.split())
+    assert results == [["2", "0"], ["2", "1"], ["10", "0"]]

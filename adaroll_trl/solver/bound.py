@@ -12,17 +12,16 @@ compulsory.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
-from .compiled import compile_once
+from .compiled import compile_once, kernel
 from .index import check_prior, utility_by_n, whole_number
 
 LARGEST_TABLE = 16384  # rollouts of one prompt: its utility table takes 2 GiB
 
 
-@njit(cache=True)
+@kernel()
 def _stopping_value(
     a: float, b: float, x: float, by_n: NDArray, minimum: int, value: NDArray, time: NDArray
 ) -> tuple[float, float]:
@@ -43,7 +42,7 @@ def _stopping_value(
     return value[0], time[0]
 
 
-@njit(cache=True)
+@kernel()
 def _dual(priors: NDArray, copies: NDArray, x: float, by_n: NDArray, minimum: int) -> tuple[float, float]:
     """sum_i W_x(prior_i), and the expected rollouts of all prompts."""
     size = by_n.shape[0]

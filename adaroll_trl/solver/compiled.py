@@ -8,9 +8,15 @@ and stores, the others then load. On a file system without locks the worst case 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from numba import njit
 
 from .store import default_directory, hold_lock
 
@@ -22,6 +28,30 @@ _mutex = threading.RLock()
 _done: set[Callable[[], None]] = set()
 _told = False  # once per process is enough
 _holding = False  # `run_all` of one module may call into another: the lock is taken once
+
+
+def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` whose code is kept on disk for as long as no kernel of the solver changes.
+
+    Numba itself looks at the file of a function only, and would go on with code that has an older version of another
+    file's functions compiled into it. The cost: a change to any kernel compiles all of them again.
+    """
+
+    def compile_lazily(function: Callable[..., Any]) -> Any:
+        dispatcher = njit(cache=True, **options)(function)
+        index = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)  # not with NUMBA_DISABLE_JIT
+        if index is not None:
+            index._source_stamp = _stamp()  # numba has no public name for it
+        return dispatcher
+
+    return compile_lazily
+
+
+@cache
+def _stamp() -> str:
+    """Stands for the source of all kernels."""
+    sources = (path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    return hashlib.sha256(b"".join(source for source in sources if b"@kernel" in source)).hexdigest()
 
 
 def compile_once(run_all: Callable[[], None]) -> None:

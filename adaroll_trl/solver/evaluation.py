@@ -7,17 +7,16 @@ rollouts, each layer's states and their probabilities follow from the last one's
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
-from .compiled import compile_once
+from .compiled import compile_once, kernel
 from .index import check_prior, solve_index, utility_by_n
 from .sequential import choose, endgame_moves
 from .threads import run_ranges
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _choices(
     s: NDArray,
     n: NDArray,

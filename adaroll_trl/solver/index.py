@@ -31,11 +31,10 @@ import operator
 from functools import lru_cache, partial
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
-from .compiled import compile_once
+from .compiled import compile_once, kernel
 from .progress import BuildProgress
 from .threads import run_ranges
 
@@ -43,7 +42,7 @@ ALL_HORIZONS_TO = 64  # tables up to this size hold every horizon from the start
 BAND = 32  # larger ones hold horizons up to this, until longer ones are asked for
 
 
-@njit(cache=True, fastmath={"reassoc", "nsz"})
+@kernel(fastmath={"reassoc", "nsz"})
 def _rule_value(
     s0: int, n0: int, r: int, x: float, a: float, b: float, by_n: NDArray, rows: NDArray, step: int, work: NDArray
 ) -> tuple[float, float, int]:
@@ -91,7 +90,7 @@ def _rule_value(
     return gain, time, depth
 
 
-@njit(cache=True)
+@kernel()
 def _solve_state(
     s: int, n: int, r: int, x: float, a: float, b: float, by_n: NDArray, rows: NDArray, step: int, work: NDArray
 ) -> tuple[float, int]:
@@ -106,7 +105,7 @@ def _solve_state(
     return x, depth
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _solve_layer(
     n: int,
     begin: int,

@@ -13,11 +13,12 @@ x.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from .compiled import kernel
 
-@njit(cache=True)
+
+@kernel()
 def _majorant(v: NDArray, low: int, high: int, corners: NDArray) -> int:
     """Corners of the concave majorant of v[low..high], left to right; returns how many."""
     count = 0
@@ -32,7 +33,7 @@ def _majorant(v: NDArray, low: int, high: int, corners: NDArray) -> int:
     return count
 
 
-@njit(cache=True)
+@kernel()
 def _relax(v: NDArray, low: NDArray, high: NDArray, total: int, counts: NDArray) -> tuple[float, int]:
     """Greedy on the majorants. Fills `counts` with the segments that fit whole.
 
@@ -64,7 +65,7 @@ def _relax(v: NDArray, low: NDArray, high: NDArray, total: int, counts: NDArray)
     return price, -1
 
 
-@njit(cache=True)
+@kernel()
 def _repair(gap: NDArray, high: NDArray, total: int, split: int, counts: NDArray) -> float:
     """Make `counts` sum to `total`: all of the rest to prompt `split`, or one by one where it costs least.
 
@@ -88,7 +89,7 @@ def _repair(gap: NDArray, high: NDArray, total: int, split: int, counts: NDArray
     return min(one, two)
 
 
-@njit(cache=True)
+@kernel()
 def _exact(gap: NDArray, low: NDArray, high: NDArray, total: int, limit: float, counts: NDArray) -> None:
     """Least sum of gaps with counts that sum to total, over choices whose gap is at most limit."""
     n = low.size
@@ -130,7 +131,7 @@ def _exact(gap: NDArray, low: NDArray, high: NDArray, total: int, limit: float, 
         t -= choice[i, t]
 
 
-@njit(cache=True)
+@kernel()
 def solve_knapsack(v: NDArray, low: NDArray, high: NDArray, total: int) -> NDArray:
     """Counts that maximise sum_i v[i, counts[i]] subject to low <= counts <= high and their sum.
 

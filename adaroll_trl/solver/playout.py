@@ -7,16 +7,16 @@ outcomes, so differences between them have a small variance.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from .compiled import kernel
 from .knapsack import solve_knapsack
 from .round_split import group_prompts, split_round
 from .round_values import all_plan_values
 from .sequential import choose
 
 
-@njit(cache=True)
+@kernel()
 def _reveal(outcomes: NDArray, s: NDArray, n: NDArray, counts: NDArray) -> None:
     for i in range(s.size):
         for j in range(n[i], n[i] + counts[i]):
@@ -24,7 +24,7 @@ def _reveal(outcomes: NDArray, s: NDArray, n: NDArray, counts: NDArray) -> None:
         n[i] += counts[i]
 
 
-@njit(cache=True)
+@kernel()
 def _last_round(
     s: NDArray, n: NDArray, a: NDArray, b: NDArray, minimum: int, maximum: int, left: int, terminal: NDArray
 ) -> NDArray:
@@ -36,7 +36,7 @@ def _last_round(
     return solve_knapsack(values[member], np.maximum(minimum - n, 0), high, left)
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def play_rounds(
     outcomes: NDArray,
     budget: int,
@@ -79,7 +79,7 @@ def play_rounds(
             left -= counts.sum()
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def play_sequential(
     outcomes: NDArray,
     budget: int,

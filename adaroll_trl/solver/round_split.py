@@ -12,15 +12,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from .compiled import kernel
 from .round_values import all_plan_values
 
 TIE = 1e-9  # relative tolerance under which two plans count as equally good
 
 
-@njit(cache=True)
+@kernel()
 def _best_plans(at: NDArray, low: int, high: int, rollouts: NDArray) -> tuple[int, int]:
     """Of the plans m = low .. high with values `at`, the frugal and the generous one among the best.
 
@@ -42,7 +42,7 @@ def _best_plans(at: NDArray, low: int, high: int, rollouts: NDArray) -> tuple[in
     return few, many
 
 
-@njit(cache=True)
+@kernel()
 def _at_price(left: NDArray, right: NDArray, high: int, share: float, x0: float, x1: float, at: NDArray) -> None:
     """Values of one class's plans at price x0 + share (x1 - x0)."""
     x = x0 + share * (x1 - x0)
@@ -50,14 +50,14 @@ def _at_price(left: NDArray, right: NDArray, high: int, share: float, x0: float,
         at[m] = (1.0 - share) * left[m] + share * right[m] - x * m
 
 
-@njit(cache=True)
+@kernel()
 def _rollouts(left: NDArray, right: NDArray, high: int, x0: float, x1: float, out: NDArray) -> None:
     """Expected rollouts, all rounds together, of one class's plans: minus the slope of their value in the price."""
     for m in range(high + 1):
         out[m] = m - (right[m] - left[m]) / (x1 - x0)
 
 
-@njit(cache=True)
+@kernel()
 def _best_plan(left: NDArray, right: NDArray, low: int, high: int, x0: float, x1: float, share: float) -> int:
     """The best m of one class at the price x0 + share (x1 - x0)."""
     x = x0 + share * (x1 - x0)
@@ -69,7 +69,7 @@ def _best_plan(left: NDArray, right: NDArray, low: int, high: int, x0: float, x1
     return best
 
 
-@njit(cache=True)
+@kernel()
 def expected_rollouts(
     left: NDArray, right: NDArray, low: NDArray, high: NDArray, copies: NDArray, x0: float, x1: float, share: float
 ) -> float:
@@ -81,7 +81,7 @@ def expected_rollouts(
     return total
 
 
-@njit(cache=True)
+@kernel()
 def _share_in_cell(
     left: NDArray, right: NDArray, low: NDArray, high: NDArray, copies: NDArray, x0: float, x1: float, budget: int
 ) -> float:
@@ -122,7 +122,7 @@ def _share_in_cell(
     return 0.5 * (begin + end)
 
 
-@njit(cache=True)
+@kernel()
 def _search(
     s: NDArray,
     n: NDArray,
@@ -171,7 +171,7 @@ def _search(
             step *= 2
 
 
-@njit(cache=True)
+@kernel()
 def find_price(
     s: NDArray,
     n: NDArray,
@@ -202,7 +202,7 @@ def find_price(
     return left, right, i, _share_in_cell(left, right, low, high, copies, x0, x1, budget)
 
 
-@njit(cache=True)
+@kernel()
 def group_prompts(s: NDArray, n: NDArray, spent: NDArray, a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:
     """Prompts in the same state with the same prior share a class: (class of each prompt, first prompt of each).
 
@@ -236,7 +236,7 @@ def group_prompts(s: NDArray, n: NDArray, spent: NDArray, a: NDArray, b: NDArray
     return number[found], first[order]
 
 
-@njit(cache=True)
+@kernel()
 def _by_class(member: NDArray, copies: NDArray) -> NDArray:
     """The prompts, class by class and by their number within a class."""
     place = np.cumsum(copies) - copies
@@ -247,7 +247,7 @@ def _by_class(member: NDArray, copies: NDArray) -> NDArray:
     return order
 
 
-@njit(cache=True)
+@kernel()
 def _fit_total(
     counts: NDArray, order: NDArray, member: NDArray, low: NDArray, high: NDArray, at: NDArray, total: int
 ) -> None:
@@ -263,7 +263,7 @@ def _fit_total(
         counts[best] += step
 
 
-@njit(cache=True)
+@kernel()
 def _class_bounds(
     n: NDArray, spent: NDArray, member: NDArray, first: NDArray, minimum: int, maximum: int, budget: int, states: int
 ) -> tuple[NDArray, NDArray, NDArray]:
@@ -277,7 +277,7 @@ def _class_bounds(
     return low, high, copies
 
 
-@njit(cache=True)
+@kernel()
 def _solve_dual(
     s: NDArray,
     n: NDArray,
@@ -317,7 +317,7 @@ def smallest_dual(*batch: Any) -> float:
     return float(copies @ np.where(allowed, values, -np.inf).max(axis=1) + x * budget)
 
 
-@njit(cache=True)
+@kernel()
 def split_round(
     s: NDArray,
     n: NDArray,

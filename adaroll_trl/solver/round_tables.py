@@ -13,7 +13,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +32,11 @@ _PRICES_EXACT, _PRICES_MESH = 160, 64
 _EVERY_NEGATIVE = 4  # prices below 0 matter where a maximum leaves little choice: a coarser grid will do
 _EVERY_SIZE_TO = 64
 _STORED_FROM = 96  # tables for groups this large take seconds and are kept on disk
+_KEPT_PRIORS = 16  # sets of priors whose tables are kept in memory
 _WIDTH = MESH_HIGH - MESH_LOW + 1
 
 Priors: TypeAlias = tuple[tuple[float, float], ...]
+_T = TypeVar("_T")
 
 
 def price_grid(utility: Utility, size: int, points: int) -> NDArray[np.float64]:
@@ -70,28 +72,40 @@ class RoundTables:
         self.terminal = np.ascontiguousarray(self.by_n[n, s])[None, None, :]
         self._sizes = round_sizes(size)
         self._grids: dict[Priors, NDArray[np.float64]] = {}
-        self._deepest: dict[Priors, int] = {}  # how many rounds each grid is made for
-        self._stacks: dict[tuple[Priors, int], NDArray[np.float64]] = {}
+        self._stacks: dict[Priors, list[NDArray[np.float64]]] = {}  # W^0, W^1, ...
         self._mesh_stacks: dict[int, tuple[NDArray[np.float64], dict[int, int]]] = {}
 
-    def _grid(self, priors: Priors, rounds: int) -> NDArray[np.float64]:
-        """Prices for the tables of these priors, for at least so many rounds; () is the mesh.
+    def _grid(self, priors: Priors) -> NDArray[np.float64]:
+        """Prices for the tables of these priors; () is the mesh.
 
         The prices at which prompts without rollouts start to be worth it are points of the grid: a batch begins with
         all prompts there, so its best price is one of them whenever only part of the batch is to be started, and
-        interpolation across that kink would make waiting look better than it is.
+        interpolation across that kink would make waiting look better than it is. They are those of every number of
+        rounds, so that a decision does not depend on what was asked before.
         """
-        if priors not in self._grids or self._deepest.get(priors, DEEPEST) < rounds:
+        if priors not in self._grids:
             grid = price_grid(self.utility, self.size, _PRICES_EXACT if priors else _PRICES_MESH)
-            for prior in priors:
-                price = grid[0]
-                for deep in range(1, rounds + 1):
-                    price = self._starting_price(prior, deep, price)
-                    grid = np.append(grid, price)
-            self._grids[priors] = np.unique(grid)
-            self._deepest[priors] = rounds if priors else DEEPEST
-            self._stacks = {key: stack for key, stack in self._stacks.items() if key[0] != priors}
+            starts = [self._starting_prices(prior, float(grid[0])) for prior in priors]
+            self._keep(self._grids, priors, np.unique(np.concatenate([grid, *starts])))
         return self._grids[priors]
+
+    @staticmethod
+    def _keep(kept: dict[Priors, _T], priors: Priors, value: _T) -> None:
+        """Remember `value`, and forget the oldest of many: carried beliefs bring new priors with every batch."""
+        while len(kept) >= _KEPT_PRIORS:
+            kept.pop(next(iter(kept)))
+        kept[priors] = value
+
+    def _starting_prices(self, prior: tuple[float, float], lowest: float) -> NDArray[np.float64]:
+        """The highest prices at which a prompt is worth starting with 1 .. DEEPEST rounds left, ascending."""
+
+        def build() -> Arrays:
+            prices = [lowest]
+            for rounds in range(1, DEEPEST + 1):
+                prices.append(self._starting_price(prior, rounds, prices[-1]))
+            return {"prices": np.array(prices[1:])}
+
+        return self._stored(build, "prices", prior)["prices"]
 
     def _starting_price(self, prior: tuple[float, float], rounds: int, price: float) -> float:
         """The highest price at which a prompt without rollouts is worth starting with this many rounds left.
@@ -129,18 +143,17 @@ class RoundTables:
         states = self.terminal.shape[2]
         run_ranges(kernel, states, states if self.size <= 24 else 64)
 
-    def _stack(self, priors: Priors, rounds: int) -> NDArray[np.float64]:
-        """W^rounds of several priors, shape (priors, prices, states)."""
-        key = (priors, rounds)
-        if key not in self._stacks:
-            if rounds == 0:
-                shape = (len(priors), self._grids[priors].size, self.terminal.shape[2])
-                self._stacks[key] = np.ascontiguousarray(np.broadcast_to(self.terminal, shape))
-            else:
-                previous, prices = self._stack(priors, rounds - 1), self._grids[priors]
-                levels = [self._next_level(p, prices, w, rounds) for p, w in zip(priors, previous, strict=True)]
-                self._stacks[key] = np.stack(levels)
-        return self._stacks[key]
+    def _stack(self, priors: Priors, rounds: int) -> list[NDArray[np.float64]]:
+        """W^0 .. W^rounds (or more) of several priors, each of shape (priors, prices, states)."""
+        prices = self._grid(priors)
+        if priors not in self._stacks:
+            shape = (len(priors), prices.size, self.terminal.shape[2])
+            self._keep(self._stacks, priors, [np.ascontiguousarray(np.broadcast_to(self.terminal, shape))])
+        stack = self._stacks[priors]
+        while len(stack) <= rounds:
+            levels = [self._next_level(p, prices, w, len(stack)) for p, w in zip(priors, stack[-1], strict=True)]
+            stack.append(np.stack(levels))
+        return stack
 
     def _next_level(
         self, prior: tuple[float, float], prices: NDArray[np.float64], previous: NDArray[np.float64], rounds: int
@@ -159,12 +172,17 @@ class RoundTables:
                 self._run(fill)
             return {"level": level}
 
+        digest = hashlib.sha256(prices.tobytes()).hexdigest()[:24]
+        return self._stored(build, "rounds", prior, rounds=rounds, prices=digest)["level"]
+
+    def _stored(self, build: Callable[[], Arrays], solver: str, prior: tuple[float, float], **key: Any) -> Arrays:
+        """What `build` returns, from the disk where it takes seconds and the utility has a name of its own."""
         if self.size < _STORED_FROM or not self.utility.persistent:
-            return build()["level"]
-        digest = hashlib.sha256(self.by_n.tobytes() + prices.tobytes()).hexdigest()[:24]
-        key = {"solver": "rounds", "size": self.size, "prior": list(prior), "rounds": rounds, "digest": digest}
-        # A copy: the kernels are compiled for arrays that may be written to.
-        return np.array(TableStore().get(key, build)["level"])
+            return build()
+        digest = hashlib.sha256(self.by_n.tobytes()).hexdigest()[:24]
+        key = {"solver": solver, "size": self.size, "prior": list(prior), "utility": digest, **key}
+        # Copies: the kernels are compiled for arrays that may be written to.
+        return {name: np.array(array) for name, array in TableStore().get(key, build).items()}
 
     def _mesh_stack(self, nodes: NDArray[np.int64], rounds: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """W^rounds of the mesh points that have been needed so far, and the place of each of `nodes` among them."""
@@ -172,7 +190,7 @@ class RoundTables:
         missing = [node for node in nodes.tolist() if node not in place]
         if missing:
             priors = [(2.0 ** (MESH_LOW + node // _WIDTH), 2.0 ** (MESH_LOW + node % _WIDTH)) for node in missing]
-            prices = self._grid((), rounds)
+            prices = self._grid(())
             if rounds == 0:
                 new = [np.broadcast_to(self.terminal[0], (prices.size, self.terminal.shape[2]))] * len(missing)
             else:
@@ -185,8 +203,8 @@ class RoundTables:
 
     def levels(self, prior: tuple[float, float], rounds: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The prices, and W^0 .. W^(rounds - 1) of one prior, shape (rounds, 1, prices, states)."""
-        grid = self._grid(((float(prior[0]), float(prior[1])),), rounds)
-        return grid, np.stack([self._stack((prior,), k) for k in range(rounds)])
+        priors = ((float(prior[0]), float(prior[1])),)
+        return self._grid(priors), np.stack(self._stack(priors, rounds - 1)[:rounds])
 
     def continuation(
         self, alpha: NDArray[np.float64], beta: NDArray[np.float64], rounds: int
@@ -200,12 +218,11 @@ class RoundTables:
         if len(pairs) <= EXACT_PRIORS:
             priors = tuple((float(a), float(b)) for a, b in pairs)
             nodes = inverse.reshape(-1, 1).astype(np.int64)
-            grid = self._grid(priors, rounds + 1)
-            return grid, self._stack(priors, rounds), nodes, np.ones(nodes.shape)
+            return self._grid(priors), self._stack(priors, rounds)[rounds], nodes, np.ones(nodes.shape)
         numbers, weights = _mesh(alpha, beta)
         used, nodes = np.unique(numbers, return_inverse=True)
         stack, place = self._mesh_stack(used, rounds)
-        return self._grid((), rounds + 1), stack, place[nodes].reshape(numbers.shape), weights
+        return self._grid(()), stack, place[nodes].reshape(numbers.shape), weights
 
 
 def _mesh(alpha: NDArray[np.float64], beta: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -13,11 +13,12 @@ the truth. `round_split` finds a batch's price.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from .compiled import kernel
 
-@njit(cache=True)
+
+@kernel()
 def polya_step(pmf: NDArray, m: int, alpha: float, beta: float) -> None:
     """In place: the beta-binomial distribution of m successes turns into that of m + 1."""
     norm = 1.0 / (alpha + beta + m)
@@ -27,7 +28,7 @@ def polya_step(pmf: NDArray, m: int, alpha: float, beta: float) -> None:
     pmf[0] *= (beta + m) * norm
 
 
-@njit(cache=True, fastmath={"reassoc", "nsz"})
+@kernel(fastmath={"reassoc", "nsz"})
 def _dot(p: NDArray, w: NDArray, length: int) -> float:
     total = 0.0
     for i in range(length):
@@ -35,7 +36,7 @@ def _dot(p: NDArray, w: NDArray, length: int) -> float:
     return total
 
 
-@njit(cache=True)
+@kernel()
 def _beta_binomial(pmf: NDArray, m: int, alpha: float, beta: float, none: float) -> None:
     """pmf[x] for x = 0 .. m successes in m rollouts, given pmf[0] = `none`."""
     pmf[0] = none
@@ -43,7 +44,7 @@ def _beta_binomial(pmf: NDArray, m: int, alpha: float, beta: float, none: float)
         pmf[x + 1] = pmf[x] * ((m - x) * (alpha + x) / ((x + 1) * (beta + m - x - 1)))
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def fill_level(
     a: float,
     b: float,
@@ -79,7 +80,7 @@ def fill_level(
                 level[i, state] = max(level[i, state], value)
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def fill_level_at_price(
     a: float,
     b: float,
@@ -120,7 +121,7 @@ def fill_level_at_price(
                 start_now[0], start_now[1] = v, m + _dot(pmf, time[start:], m + 1)
 
 
-@njit(cache=True, fastmath={"reassoc", "nsz"})
+@kernel(fastmath={"reassoc", "nsz"})
 def _add_scaled(out: NDArray, weight: float, row: NDArray) -> None:
     # Loops that start at 0 over slices: with a start that is not known to be positive, numba has to allow for indices
     # from the end, and the loop is no longer vectorised (six times slower).
@@ -128,7 +129,7 @@ def _add_scaled(out: NDArray, weight: float, row: NDArray) -> None:
         out[k] += weight * row[k]
 
 
-@njit(cache=True)
+@kernel()
 def _plan_values(s: int, n: int, a: float, b: float, top: int, row: NDArray, pmf: NDArray, out: NDArray) -> None:
     """out[m] = E[ row at the state after m more rollouts ], for m = 0 .. top; `pmf` is work space."""
     pmf[0] = 1.0
@@ -138,7 +139,7 @@ def _plan_values(s: int, n: int, a: float, b: float, top: int, row: NDArray, pmf
         out[m] = _dot(pmf, row[(n + m) * (n + m + 1) // 2 + s :], m + 1)
 
 
-@njit(cache=True)
+@kernel()
 def all_plan_values(
     s: NDArray,
     n: NDArray,

@@ -16,8 +16,9 @@ from functools import lru_cache
 from itertools import combinations_with_replacement
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from .compiled import kernel
 
 ENDGAME = 6
 CANDIDATES = 6
@@ -46,7 +47,7 @@ def endgame_moves() -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.in
     return first, drawn, after
 
 
-@njit(cache=True)
+@kernel()
 def endgame_choice(
     s: NDArray,
     n: NDArray,
@@ -84,7 +85,7 @@ def endgame_choice(
     return choice
 
 
-@njit(cache=True)
+@kernel()
 def _outcome(s: NDArray, n: NDArray, room: NDArray, by_n: NDArray, drawn: NDArray) -> float:
     total = 0.0
     for c in range(s.size):
@@ -95,7 +96,7 @@ def _outcome(s: NDArray, n: NDArray, room: NDArray, by_n: NDArray, drawn: NDArra
     return total
 
 
-@njit(cache=True)
+@kernel()
 def index_leaders(index: NDArray, s: NDArray, n: NDArray, how_many: int) -> NDArray:
     """The prompts of largest index, best first. Near ties go to the first state in the order (n, s), then the lowest
     number; an index of -inf marks a prompt that may not have more."""
@@ -118,7 +119,7 @@ def index_leaders(index: NDArray, s: NDArray, n: NDArray, how_many: int) -> NDAr
     return leaders
 
 
-@njit(cache=True)
+@kernel()
 def choose(
     index: NDArray,
     s: NDArray,

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .allocators import AllocationState, Allocator, make_allocator
-from .allocators.adaroll import AdaRollAllocator
-from .solver.compiled import compile_once
-from .solver.index import check_prior, solve_index, whole_number
-from .solver.playout import play_rounds, play_sequential
-from .solver.round_tables import DEEPEST, round_tables
-from .solver.sequential import endgame_moves
-from .solver.threads import run_ranges
-from .utilities import Utility, UtilityFunction, as_utility, expected_utility_after
+from ..allocators import AllocationState, Allocator, make_allocator
+from ..allocators.adaroll import AdaRollAllocator
+from ..solver.compiled import compile_once
+from ..solver.index import check_prior, solve_index, whole_number
+from ..solver.playout import play_rounds, play_sequential
+from ..solver.round_tables import DEEPEST, round_tables
+from ..solver.sequential import endgame_moves
+from ..solver.threads import run_ranges
+from ..utilities import Utility, UtilityFunction, as_utility, expected_utility_after
 
 
 @dataclass(frozen=True)
