@@ -20,6 +20,7 @@ class Round:
         group_ids (int array of shape (rows over all ranks,)): the prompt of each gathered row.
         belief_means (float array, same shape): the prompt's expected success probability when the row was asked for.
         local (`slice`): this rank's part of the gathered rows.
+        successes, failures (float arrays of shape (n,)): each prompt's scored outcomes.
         rewards (`torch.Tensor` of shape (rows over all ranks, reward functions)): gathered rewards.
         output (`dict`): what TRL's method returned on this rank.
         metrics, logs (`dict`): what TRL added to the trainer's `_metrics["train"]` and `_logs`.
@@ -28,6 +29,8 @@ class Round:
     group_ids: NDArray[np.int64]
     belief_means: NDArray[np.float64]
     local: slice
+    successes: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    failures: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     rewards: Any = None
     output: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -86,7 +89,7 @@ class GenerationBatch:
     left: int
     rounds_left: int
     rounds: list[Round] = field(default_factory=list)
-    estimates: dict[str, float] = field(default_factory=dict)  # logged, see `RolloutPlanner`
+    estimates: dict[str, float] = field(default_factory=dict)  # logged, see `RolloutPlanner` and `Calibration`
     seconds: float = 0.0  # spent on allocation decisions
 
     def __post_init__(self) -> None:
@@ -137,6 +140,7 @@ class GenerationBatch:
     def record(self, round_: Round, successes: NDArray[np.float64], failures: NDArray[np.float64]) -> None:
         """Take a finished round into account."""
         self.rounds.append(round_)
+        round_.successes, round_.failures = successes, failures
         self.successes += successes
         self.failures += failures
         self.rollouts += np.bincount(round_.group_ids, minlength=self.num_prompts)

@@ -1,7 +1,7 @@
 """What is remembered of each prompt from one visit to the next.
 
-A prompt's success probability has the belief Beta(prior_alpha + s, prior_beta + f), where s and f are its remembered
-outcomes. A generation batch that visits the prompt and sees s' successes and f' failures leaves
+A prompt's success probability has the belief Beta(alpha + s, beta + f), where alpha and beta are its prior and s and f
+its remembered outcomes. A generation batch that visits the prompt and sees s' successes and f' failures leaves
 
     s <- decay * (s + s')        f <- decay * (f + f')
 
@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .priors import PriorFit
 
 _PROMPT_COLUMNS = ("prompt", "image", "images")
 
@@ -71,40 +73,93 @@ def _feed(hasher: hashlib.blake2b, value: Any) -> None:
 
 
 class Beliefs:
-    """Remembered outcomes by prompt.
+    """Remembered outcomes by prompt, and the prior of all prompts.
+
+    A prompt's prior is Beta(alpha + strength * rate, beta + strength * (1 - rate)), where alpha and beta are `common`
+    and rate is a pass rate that the data set may give it: as much as `strength` rollouts at that rate would say. Like
+    the common prior, and unlike outcomes, it does not fade.
 
     Args:
-        prior_alpha, prior_beta (`float`): the Beta prior of a prompt that has not been seen.
-        decay (`float`): in [0, 1], see the module's text. With 0 nothing is stored.
+        prior_alpha, prior_beta (`float`): the common Beta prior, or where fitting starts.
+        decay (`float`): in [0, 1], see the module's text. With 0 nothing is remembered.
+        prior_source (`str`): "fixed", or "empirical_bayes" for a common prior fitted to the outcomes so far, see
+            `adaroll_trl.priors`.
+        prior_strength (`float`): what a given pass rate counts for, in rollouts.
+
+    Attributes:
+        common (pair of `float`): the common prior in use. `fit` proposes it; whoever owns the beliefs sets it, so that
+            all processes have the same.
     """
 
-    def __init__(self, prior_alpha: float = 1.0, prior_beta: float = 1.0, decay: float = 0.0) -> None:
-        self.prior_alpha, self.prior_beta, self.decay = prior_alpha, prior_beta, decay
+    def __init__(
+        self,
+        prior_alpha: float = 1.0,
+        prior_beta: float = 1.0,
+        decay: float = 0.0,
+        prior_source: str = "fixed",
+        prior_strength: float = 4.0,
+    ) -> None:
+        self.common = (prior_alpha, prior_beta)
+        self.decay, self.strength = decay, prior_strength
+        self.prior_fit = PriorFit(prior_alpha, prior_beta) if prior_source == "empirical_bayes" else None
         self._outcomes: dict[str, tuple[float, float]] = {}
         self._before_last_update: dict[str, tuple[float, float] | None] = {}
 
     def __len__(self) -> int:
         return len(self._outcomes)
 
-    def prior(self, keys: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The Beta parameters of each prompt before a batch: two arrays of shape (len(keys),)."""
-        remembered = np.array([self._outcomes.get(key, (0.0, 0.0)) for key in keys], dtype=np.float64).reshape(-1, 2)
-        return self.prior_alpha + remembered[:, 0], self.prior_beta + remembered[:, 1]
+    def fit(self) -> tuple[float, float]:
+        """The common prior for the next batch: fitted to the outcomes so far, or the one that is fixed."""
+        return self.common if self.prior_fit is None else self.prior_fit.prior()
 
-    def update(self, keys: Sequence[str], successes: NDArray[Any], failures: NDArray[Any]) -> None:
-        """Remember the outcomes of a batch, once the batch is over."""
-        if self.decay == 0:
-            return
-        self._before_last_update = {key: self._outcomes.get(key) for key in keys}
-        pooled = {key: self._outcomes.get(key, (0.0, 0.0)) for key in keys}
+    def prior(
+        self, keys: Sequence[str], rates: NDArray[np.float64] | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The Beta parameters of each prompt before a batch: two arrays of shape (len(keys),).
+
+        Args:
+            keys (sequence of `str`): the prompts' names, see `prompt_key`.
+            rates (float array of shape (len(keys),), *optional*): pass rates that the data set gives, nan for none.
+        """
+        own = self._own_counts(keys, rates)
+        return self.common[0] + own[:, 0], self.common[1] + own[:, 1]
+
+    def _own_counts(self, keys: Sequence[str], rates: NDArray[np.float64] | None) -> NDArray[np.float64]:
+        """What each prompt's belief has beyond the common prior, shape (len(keys), 2)."""
+        own = np.array([self._outcomes.get(key, (0.0, 0.0)) for key in keys], dtype=np.float64).reshape(-1, 2)
+        if rates is not None:
+            own += self.strength * np.nan_to_num(np.stack([rates, 1.0 - rates], axis=1), nan=0.0)
+        return own
+
+    def update(
+        self,
+        keys: Sequence[str],
+        successes: NDArray[Any],
+        failures: NDArray[Any],
+        rates: NDArray[np.float64] | None = None,
+    ) -> None:
+        """Remember the outcomes of a batch, once the batch is over. `rates` as in `prior`."""
+        places = {key: place for place, key in reversed(list(enumerate(keys)))}  # a prompt twice: its first
+        pooled = dict.fromkeys(places, (0.0, 0.0))
         for key, success, failure in zip(keys, successes, failures, strict=True):
             s, f = pooled[key]
             pooled[key] = (s + float(success), f + float(failure))
+        if self.prior_fit is not None:
+            own = self._own_counts(keys, rates)
+            visits = [(s, f, *own[places[key]]) for key, (s, f) in pooled.items() if s + f > 0]
+            self.prior_fit.update(visits)
+        if self.decay == 0:
+            return
+        self._before_last_update = {key: self._outcomes.get(key) for key in pooled}
         for key, (s, f) in pooled.items():
-            self._outcomes[key] = (self.decay * s, self.decay * f)
+            before_s, before_f = self._outcomes.get(key, (0.0, 0.0))
+            self._outcomes[key] = (self.decay * (before_s + s), self.decay * (before_f + f))
 
     def state_dict(self, before_last_update: bool = False) -> dict[str, list[float]]:
-        """The remembered outcomes, JSON-serialisable; on request as they were before the last `update`."""
+        """The remembered outcomes, JSON-serialisable; on request as they were before the last `update`.
+
+        What the common prior is fitted to has a state of its own, `prior_fit.state_dict`.
+        """
         outcomes: dict[str, tuple[float, float] | None] = dict(self._outcomes)
         if before_last_update:
             outcomes.update(self._before_last_update)

@@ -1,4 +1,4 @@
-"""What AdaRoll adds to a checkpoint: one JSON file with the beliefs and the allocator's state."""
+"""What AdaRoll adds to a checkpoint: one JSON file with the beliefs, what they are judged by, and the allocator."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ def save_state(folder: str, state: dict[str, Any]) -> None:
 def load_state(folder: str) -> dict[str, Any] | None:
     """What `save_state` wrote, or None for a checkpoint of another trainer.
 
+    "prior" and "calibration" may be missing: from a run with a fixed prior, or an older checkpoint.
+
     Raises:
         ValueError: if the file is there and is not what `save_state` writes.
     """
@@ -29,7 +31,8 @@ def load_state(folder: str) -> dict[str, Any] | None:
     try:
         with open(path) as file:
             state = json.load(file)
-        return {"beliefs": state["beliefs"], "allocator": state["allocator"]}
+        optional = {name: state[name] for name in ("prior", "calibration") if name in state}
+        return {"beliefs": state["beliefs"], "allocator": state["allocator"], **optional}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is damaged: {error!r}. Delete it to go on with every prompt's belief at the prior."

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from trl import GRPOTrainer
 
 from .allocators import AllocationState
+from .priors import pass_rates
 
 NEWEST_TESTED_TRL = "1.16"
 _ROUND_METHODS = {
@@ -87,6 +88,30 @@ def check_trainer(trainer: Any) -> None:
             )
     check_generation_seed(trainer.args)
     _check_tools(trainer)
+
+
+def check_prior_column(dataset: Any, column: str) -> None:
+    """Refuse a data set without this column, or with values in it that are no pass rates, as far as one can look."""
+    columns = getattr(dataset, "column_names", None)
+    shown_as_stored = getattr(dataset, "format", {"type": None})["type"] != "custom"  # a transform may add the column
+    if columns is None or not shown_as_stored:
+        return
+    if column not in columns:
+        raise ValueError(
+            f"prior_column={column!r}: the data set has no such column; it has {', '.join(columns)}. Name the column "
+            "with each prompt's pass rate, or remove prior_column."
+        )
+    pass_rates(column, dataset[column])
+
+
+def check_prompt_weighting(weighting: str, aggregation: str) -> None:
+    """Refuse weights whose meaning is lost in how TRL combines the reward functions."""
+    if weighting not in ("rollout", "prompt") and aggregation != "sum_then_normalize":
+        raise ValueError(
+            f"prompt_weighting={weighting!r} with multi_objective_aggregation={aggregation!r}: each reward function "
+            "is divided by a standard deviation of its own there, so no factor on the sum undoes them. Use "
+            "multi_objective_aggregation='sum_then_normalize', or prompt_weighting='rollout' or 'prompt'."
+        )
 
 
 def check_generation_seed(args: Any) -> None:
@@ -216,7 +241,7 @@ def ignored_options(options: Any, defaults: Any) -> str | None:
         "rounds": options.allocator in ("uniform", "adaroll_joint"),
         "block_size": elsewhere,
         "draws_per_round": elsewhere,
-        "kappa": options.utility != "progress",
+        "kappa": "progress" not in (options.utility, options.prompt_weighting),
     }
     ignored = [n for n, is_unused in unused.items() if is_unused and getattr(options, n) != getattr(defaults, n)]
     if not ignored:

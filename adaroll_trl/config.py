@@ -14,6 +14,8 @@ from .allocators import ALLOCATOR_NAMES
 from .checks import check_max_rollouts, explain_batch_size
 from .utilities import UTILITY_NAMES
 
+PROMPT_WEIGHTINGS = ("rollout", "prompt", "uniform", "progress")
+
 
 @dataclass
 class AdaRollOptions:
@@ -73,9 +75,30 @@ class AdaRollOptions:
     prior_beta: float = field(
         default=1.0, metadata={"help": "Beta prior on a prompt's success probability: pseudo-count of failures."}
     )
+    prior_source: Literal["fixed", "empirical_bayes"] = field(
+        default="fixed",
+        metadata={
+            "help": "'fixed': the prior is Beta(prior_alpha, prior_beta). 'empirical_bayes': it starts there, and "
+            "before each batch is fitted to the outcomes of all prompts so far."
+        },
+    )
+    prior_column: str | None = field(
+        default=None,
+        metadata={
+            "help": "Column of the data set with each prompt's pass rate, 0 to 1 (None where it is not known). Adds "
+            "prior_strength * rate to prior_alpha and the rest of prior_strength to prior_beta."
+        },
+    )
+    prior_strength: float = field(
+        default=4.0,
+        metadata={"help": "Only with `prior_column`: how many rollouts a pass rate of the data set counts for."},
+    )
     kappa: float = field(
         default=2.0,
-        metadata={"help": "Only for utility='progress': the noise of one rollout against the spread between prompts."},
+        metadata={
+            "help": "Only for utility='progress' and prompt_weighting='progress': the noise of one rollout against the "
+            "spread between prompts."
+        },
     )
     block_size: int = field(
         default=4,
@@ -101,11 +124,12 @@ class AdaRollOptions:
             "if the rewards do not look binary around it."
         },
     )
-    prompt_weighting: Literal["rollout", "prompt"] = field(
+    prompt_weighting: str = field(
         default="rollout",
         metadata={
-            "help": "'rollout': a prompt weighs as much as its rollouts, as in TRL's loss. 'prompt': advantages are "
-            "scaled so that every prompt weighs the same, whatever its number of rollouts."
+            "help": "'rollout': a prompt weighs as much as its rollouts, as in TRL's loss. 'prompt': as any other "
+            "prompt. 'uniform': the update's weight at each pass rate is brought to that of equal groups; "
+            "'package.module:function' to that function of the pass rate. 'progress': by 1 / (s f / n + kappa)."
         },
     )
     table_cache_dir: str | None = field(
@@ -118,7 +142,7 @@ class AdaRollOptions:
             _require_int(name, getattr(self, name), least)
         if self.max_rollouts is not None:
             _require_int("max_rollouts", self.max_rollouts, 2)
-        for name in ("prior_alpha", "prior_beta", "kappa"):
+        for name in ("prior_alpha", "prior_beta", "prior_strength", "kappa"):
             value = getattr(self, name)
             if not (_is_number(value) and value > 0):
                 raise ValueError(f"{name}={value!r} must be a finite number above 0.")
@@ -128,14 +152,35 @@ class AdaRollOptions:
             )
         if self.success_threshold is not None and not _is_number(self.success_threshold):
             raise ValueError(f"success_threshold={self.success_threshold!r} must be a finite number, or None for 0.5.")
-        if self.allocator == "adaroll_joint" and self.belief_decay > 0:
-            raise ValueError(
-                f"belief_decay={self.belief_decay!r} with allocator='adaroll_joint': its tables need one prior "
-                "for all prompts. Set belief_decay=0, or use allocator='adaroll', which takes a prior for each prompt."
-            )
-        _require_choice("prompt_weighting", self.prompt_weighting, ("rollout", "prompt"))
+        self._validate_prior()
+        _require_choice("prompt_weighting", self.prompt_weighting, PROMPT_WEIGHTINGS, "'package.module:function'")
         _require_choice("allocator", self.allocator, ALLOCATOR_NAMES, "'package.module:Class'")
         _require_choice("utility", self.utility, UTILITY_NAMES, "'package.module:function'")
+
+    def _validate_prior(self) -> None:
+        """What beliefs start from, and what the allocator can take."""
+        _require_choice("prior_source", self.prior_source, ("fixed", "empirical_bayes"))
+        if self.prior_column is not None and not (isinstance(self.prior_column, str) and self.prior_column):
+            raise ValueError(f"prior_column={self.prior_column!r} must be the name of a column, or None.")
+        if self.prior_column is None and self.prior_strength != 4.0:
+            raise ValueError(
+                f"prior_strength={self.prior_strength!r} has no effect without a prior_column. Name the column with "
+                "the pass rates, or remove it."
+            )
+        if self.allocator != "adaroll_joint":
+            return
+        for name, plain in (("belief_decay", 0), ("prior_column", None)):
+            if getattr(self, name) != plain:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} with allocator='adaroll_joint': its tables need one prior "
+                    f"for all prompts. Set {name}={plain}, or use allocator='adaroll', which takes a prior for each "
+                    "prompt."
+                )
+        if self.prior_source != "fixed":
+            raise ValueError(
+                f"prior_source={self.prior_source!r} with allocator='adaroll_joint': its tables take seconds to hours "
+                "for each prior, and a fitted prior moves. Set prior_source='fixed', or use allocator='adaroll'."
+            )
 
 
 @dataclass

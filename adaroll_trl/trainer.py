@@ -23,20 +23,24 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
-from .advantages import group_advantages, prompt_weight_factors, weighted_rewards
+from .advantages import group_advantages, group_masses, unscaled, weighted_rewards
 from .allocators import Allocator
 from .batch import GenerationBatch, Round
 from .beliefs import Beliefs, prompt_key
+from .calibration import Calibration
 from .checkpoint import STATE_FILE, load_state, save_state
 from .checks import (
     check_call,
     check_class,
     check_completions,
+    check_prompt_weighting,
+    check_prior_column,
     check_rows,
     check_trainer,
     explain_batch_size,
@@ -47,8 +51,10 @@ from .config import AdaRollOptions, options_of
 from .metrics import SuccessSignal, adaroll_metrics, reward_metrics, tally
 from .model_card import PAPER_CITATION, PAPER_TITLE, complete_model_card
 from .planner import Decision, RolloutPlanner
+from .priors import pass_rates
 from .rounds import append_logs, merge_metrics, merge_outputs, replace_last, scratch_logs
 from .vllm import kept_awake
+from .weighting import PromptWeighting
 
 if TYPE_CHECKING:
     from typing import Any as _Base
@@ -90,13 +96,20 @@ class AdaRollMixin(_Base):
         group, world = self.num_generations, self.accelerator.num_processes
         prompts = self.args.generation_batch_size // group
         self._planner = RolloutPlanner(options, prompts, group, world, self._warn)
-        self._beliefs = Beliefs(options.prior_alpha, options.prior_beta, options.belief_decay)
+        prior = (options.prior_alpha, options.prior_beta)
+        self._beliefs = Beliefs(*prior, options.belief_decay, options.prior_source, options.prior_strength)
+        self._calibration = Calibration()
+        if options.prior_column is not None:
+            check_prior_column(self.train_dataset, options.prior_column)
         self._success = SuccessSignal(
             self.reward_func_names, self.reward_weights, options.success_reward, options.success_threshold, self._warn
         )
+        self._weighting = PromptWeighting(options, group)
+        check_prompt_weighting(options.prompt_weighting, self.multi_objective_aggregation)
         self._round: Round | None = None  # the one that is running
         self._held_metrics: dict[str, list[float]] = {}
         self._allocator_before: dict[str, Any] = {}
+        self._weighting_before: dict[str, Any] = {}
 
     @property
     def allocator(self) -> Allocator:
@@ -131,11 +144,25 @@ class AdaRollMixin(_Base):
                 "belief_decay=0."
             )
         keys = [prompt_key(row) for row in rows]
-        alpha, beta = self._beliefs.prior(keys)
-        rounds = self._from_main(lambda: self._planner.num_rounds(len(rows)))
+        start = self._from_main(lambda: (self._planner.num_rounds(len(rows)), self._beliefs.fit()))
+        rounds, self._beliefs.common = start
+        alpha, beta = self._beliefs.prior(keys, self._pass_rates(rows, keys))
         self._held_metrics = {}
         self._allocator_before = deepcopy(self.allocator.state_dict())
+        self._weighting_before = self._weighting.state_dict()
         return GenerationBatch(rows, keys, alpha, beta, left=len(rows) * self.num_generations, rounds_left=rounds)
+
+    def _pass_rates(self, rows: list[dict[str, Any]], keys: list[str]) -> np.ndarray | None:
+        """The pass rates that the data set gives these prompts, nan where it gives none; None without a column."""
+        column = self.adaroll.prior_column
+        if column is None:
+            return None
+        if column not in rows[0]:
+            raise ValueError(
+                f"prior_column={column!r} is not in the rows of a batch, which have {', '.join(rows[0])}. If a "
+                "transform of the data set makes the rows, let it keep the column."
+            )
+        return pass_rates(column, [row[column] for row in rows], keys)
 
     def _gather_prompts(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """One row for each prompt of the generation batch, on every process.
@@ -223,13 +250,38 @@ class AdaRollMixin(_Base):
         advantages, std = group_advantages(
             rewards_per_func, group_ids, self.reward_weights, self.scale_rewards, self.multi_objective_aggregation
         )
-        if self.adaroll.prompt_weighting == "prompt":
-            advantages = advantages * prompt_weight_factors(group_ids)
+        advantages = self._weigh(batch, advantages, std, group_ids)
         per_round = torch.split(advantages, [round_.rows for round_ in batch.rounds])
         output["advantages"] = torch.cat([part[r.local] for part, r in zip(per_round, batch.rounds, strict=True)])
+        batch.estimates |= self._judge_beliefs(batch)
         self._log_batch(batch, rewards_per_func, advantages, std, group_ids)
-        self._beliefs.update(batch.keys, batch.successes, batch.failures)
+        rates = self._pass_rates(batch.rows, batch.keys)
+        self._beliefs.update(batch.keys, batch.successes, batch.failures, rates)
         return output
+
+    def _judge_beliefs(self, batch: GenerationBatch) -> dict[str, float]:
+        """The prior where it is fitted, and how well beliefs foretold the batch; to log."""
+        alpha, beta = self._beliefs.common
+        metrics = {}
+        if self._beliefs.prior_fit is not None:
+            metrics = {"prior/alpha": alpha, "prior/beta": beta, "prior/mean": alpha / (alpha + beta)}
+        own = (batch.prior_alpha != alpha) | (batch.prior_beta != beta)
+        predicted = batch.prior_alpha / (batch.prior_alpha + batch.prior_beta)
+        scores = self._calibration.observe(predicted, batch.rounds[0].successes, batch.rounds[0].failures, own)
+        return metrics | {f"calibration/{name}": value for name, value in scores.items()}
+
+    def _weigh(
+        self, batch: GenerationBatch, advantages: torch.Tensor, std: torch.Tensor, group_ids: torch.Tensor
+    ) -> torch.Tensor:
+        """The advantages by `prompt_weighting`; the weights they give the prompts are taken down for the log."""
+        factors = self._weighting.factors(batch)
+        if factors is not None:
+            if self._weighting.of_unscaled and self.scale_rewards == "group":
+                advantages = unscaled(advantages, std)
+            advantages = advantages * torch.as_tensor(factors, dtype=advantages.dtype).to(advantages.device)[group_ids]
+        masses = group_masses(advantages, group_ids, batch.num_prompts)
+        batch.estimates |= self._weighting.record(batch, masses.double().cpu().numpy())
+        return advantages
 
     def _log_batch(
         self,
@@ -258,8 +310,8 @@ class AdaRollMixin(_Base):
 
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
-        if "prompt_id" not in self._signature_columns:
-            self._signature_columns = [*self._signature_columns, "prompt_id"]
+        own = [name for name in ("prompt_id", self.adaroll.prior_column) if name is not None]
+        self._signature_columns = list(dict.fromkeys([*self._signature_columns, *own]))
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write the model card as TRL does, and name AdaRoll-GRPO, its paper and this library in it."""
@@ -277,7 +329,11 @@ class AdaRollMixin(_Base):
         state = {
             "beliefs": self._beliefs.state_dict(before_last_update=partly_used),
             "allocator": self._allocator_before if partly_used else self.allocator.state_dict(),
+            "weighting": self._weighting_before if partly_used else self._weighting.state_dict(),
+            "calibration": self._calibration.state_dict(before_last_update=partly_used),
         }
+        if self._beliefs.prior_fit is not None:
+            state["prior"] = self._beliefs.prior_fit.state_dict(before_last_update=partly_used)
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         save_state(os.path.join(self._get_output_dir(trial=trial), name), state)
 
@@ -289,6 +345,12 @@ class AdaRollMixin(_Base):
         if state is not None:
             self._beliefs.load_state_dict(state["beliefs"])
             self.allocator.load_state_dict(state["allocator"])
+            if "weighting" in state:
+                self._weighting.load_state_dict(state["weighting"])
+            if "calibration" in state:
+                self._calibration.load_state_dict(state["calibration"])
+            if self._beliefs.prior_fit is not None:
+                self._beliefs.prior_fit.load_state_dict(state.get("prior", {}))
         elif self._beliefs.decay > 0:
             self._warn(f"{checkpoint} has no {STATE_FILE}: every prompt's belief starts at the prior.")
 
