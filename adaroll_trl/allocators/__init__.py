@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from inspect import signature
+from typing import Any
 
 from ..utilities import Utility, UtilityFunction, make_utility
 from .adaroll import AdaRollAllocator
 from .base import AllocationState, Allocator
+from .cero import CeroAllocator
+from .dars import DarsAllocator
+from .hora import HoraAllocator
 from .joint import AdaRollJointAllocator
+from .knapsack import KnapsackAllocator
+from .pilot_commit import PilotCommitAllocator
+from .reinforce_ada import ReinforceAdaAllocator
+from .thompson import ThompsonAllocator
 from .uniform import UniformAllocator
+from .vigor import VigorAllocator
+from .vip import VIPAllocator
 
-_BUILDERS: dict[str, Callable[..., Allocator]] = {
-    "uniform": lambda utility, block_size, draws_per_round, table_cache_dir: UniformAllocator(),
-    "adaroll": lambda utility, block_size, draws_per_round, table_cache_dir: AdaRollAllocator(utility),
-    "adaroll_joint": AdaRollJointAllocator,
+_CLASSES: dict[str, type[Allocator]] = {
+    cls.name: cls
+    for cls in (
+        UniformAllocator,
+        AdaRollAllocator,
+        AdaRollJointAllocator,
+        CeroAllocator,
+        VIPAllocator,
+        KnapsackAllocator,
+        HoraAllocator,
+        ReinforceAdaAllocator,
+        VigorAllocator,
+        PilotCommitAllocator,
+        DarsAllocator,
+        ThompsonAllocator,
+    )
 }
 
-ALLOCATOR_NAMES: tuple[str, ...] = tuple(_BUILDERS)
+ALLOCATOR_NAMES: tuple[str, ...] = tuple(_CLASSES)
 
 
 def make_allocator(
@@ -27,28 +49,51 @@ def make_allocator(
     block_size: int = 4,
     draws_per_round: int = 1,
     table_cache_dir: str | None = None,
+    **options: Any,
 ) -> Allocator:
-    """Build an allocator. Every name takes all options, and uses those that mean something to it.
+    """Build an allocator. Every name takes the options below, and uses those that mean something to it.
 
     Args:
         name (`str`): one of `ALLOCATOR_NAMES`.
-        utility (`str`, callable or `Utility`): what a group's outcomes are worth.
+        utility (`str`, callable or `Utility`): what a group's outcomes are worth, to "adaroll" and "adaroll_joint".
         kappa (`float`, *optional*): parameter of utility "progress"; None is its default.
         block_size, draws_per_round (`int`), table_cache_dir (`str`, *optional*): of "adaroll_joint".
+        **options: of this allocator alone, see its class and `own_options`.
 
     Raises:
-        ValueError: if the name is unknown or an option is out of range.
+        ValueError: if the name or an option is unknown, or an option is out of range.
+
+    >>> make_allocator("reinforce_ada", mode="pos").k
+    1
     """
-    if name not in _BUILDERS:
+    if name not in _CLASSES:
         raise ValueError(f"allocator={name!r} is not known. Use one of {', '.join(ALLOCATOR_NAMES)}.")
+    known = own_options(name)
+    for option in options:
+        if option not in known:
+            takes = f"It takes {', '.join(known)}." if known else "It takes none."
+            raise ValueError(f"allocator {name!r} has no option {option!r}. {takes}")
     if utility == "progress" and kappa is not None:
         utility = make_utility("progress", kappa=kappa)
-    return _BUILDERS[name](
-        utility=utility,
-        block_size=block_size,
-        draws_per_round=draws_per_round,
-        table_cache_dir=table_cache_dir,
-    )
+    shared = {
+        "utility": utility,
+        "block_size": block_size,
+        "draws_per_round": draws_per_round,
+        "table_cache_dir": table_cache_dir,
+    }
+    taken = signature(_CLASSES[name]).parameters
+    return _CLASSES[name](**{key: value for key, value in shared.items() if key in taken}, **options)
 
 
-__all__ = ["ALLOCATOR_NAMES", "AllocationState", "Allocator", "make_allocator"]
+def own_options(name: str) -> tuple[str, ...]:
+    """The options that an allocator takes beside those that all names take.
+
+    >>> own_options("reinforce_ada")
+    ('mode', 'k')
+    """
+    return tuple(key for key in signature(_CLASSES[name]).parameters if key not in _SHARED)
+
+
+_SHARED = ("utility", "block_size", "draws_per_round", "table_cache_dir")
+
+__all__ = ["ALLOCATOR_NAMES", "AllocationState", "Allocator", "make_allocator", "own_options"]

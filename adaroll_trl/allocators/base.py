@@ -7,7 +7,8 @@ and broadcasts the counts; the simulator asks it in a loop.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,22 @@ class AllocationState:
     def num_prompts(self) -> int:
         return int(self.successes.shape[0])
 
+    @property
+    def posterior(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Both parameters of each prompt's Beta belief, with this batch's outcomes: arrays of shape (n,)."""
+        return self.prior_alpha + self.successes, self.prior_beta + self.failures
+
+    @property
+    def belief_means(self) -> NDArray[np.float64]:
+        """Each prompt's expected success probability, with this batch's outcomes: shape (n,)."""
+        alpha, beta = self.posterior
+        return np.asarray(alpha / (alpha + beta))
+
+    @property
+    def keys(self) -> list[str]:
+        """A name for each prompt: its id, or its place in the batch where there are no ids."""
+        return [str(key) for key in (range(self.num_prompts) if self.prompt_ids is None else self.prompt_ids)]
+
 
 class Allocator(ABC):
     """Decides how many rollouts each prompt of a generation batch gets next.
@@ -63,6 +80,7 @@ class Allocator(ABC):
 
     name: str
     largest_group: int | None = None  # the most rollouts a prompt that it can plan for; None: any number
+    needs_beliefs: bool = False  # whether it tells prompts apart by carried beliefs alone, before the first rollout
 
     def num_rounds(self, num_prompts: int, budget: int, rounds: int, min_rollouts: int) -> int:
         """Rounds that it wants for `budget` rollouts over `num_prompts` prompts; `rounds` is the user's wish."""
@@ -89,3 +107,21 @@ class Allocator(ABC):
         """Restore what `state_dict` returned."""
         if state:
             raise ValueError(f"allocator {self.name!r} keeps no state, but the checkpoint has {sorted(state)}.")
+
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """The state as it is now: a function that returns it however many decisions have followed.
+
+        The trainer takes one before every batch, and asks it when a checkpoint falls into the batch. It is good until
+        the next snapshot. An allocator with a large state overrides this, and records what its decisions change.
+        """
+        state = deepcopy(self.state_dict())
+        return lambda: state
+
+    def known_state(self, state: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+        """`state`, if it is empty or has exactly these entries; else a ValueError."""
+        if state and set(state) != set(names):
+            raise ValueError(
+                f"allocator {self.name!r} keeps {sorted(names)}, but the checkpoint has {sorted(state)}: it is of "
+                "another allocator. Resume with that one, or start a new run."
+            )
+        return state

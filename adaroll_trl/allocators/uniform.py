@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .base import AllocationState, Allocator
+from .integers import bounds, level
 
 
 class UniformAllocator(Allocator):
@@ -20,17 +21,6 @@ class UniformAllocator(Allocator):
         return 1
 
     def allocate(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> NDArray[np.int64]:
-        counts = np.zeros(state.num_prompts, dtype=np.int64)
+        low, high = bounds(state, rollouts_left)
         spent = np.asarray(state.rollouts, dtype=np.int64)
-        low, high = int(spent.min()), int(spent.max()) + rollouts_left + 1
-        while low + 1 < high:  # the largest level that the budget can lift everybody to
-            level = (low + high) // 2
-            if np.maximum(level - spent, 0).sum() <= rollouts_left:
-                low = level
-            else:
-                high = level
-        counts = np.maximum(low - spent, 0)
-        rest = rollouts_left - int(counts.sum())
-        lowest = np.flatnonzero(spent + counts == low)[:rest]
-        counts[lowest] += 1
-        return counts
+        return level(spent + low, rollouts_left + int(spent.sum()), spent + high) - spent

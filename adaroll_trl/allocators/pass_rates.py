@@ -1,0 +1,97 @@
+"""A Gaussian process over prompt embeddings: what is known of a prompt says something about its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .base import AllocationState
+from .integers import FloatArray
+
+_AMPLITUDE = 1.5  # prior standard deviation of the log odds: two thirds of prompts between .18 and .82
+_JITTER = 1e-6
+
+
+class PassRateProcess:
+    """Predicts pass rates from beliefs and embeddings.
+
+    Each belief Beta(a, b) is taken for a noisy measurement of the prompt's log odds: log(a / b), with variance
+    1 / a + 1 / b. On the residuals from their precision-weighted mean lies a Gaussian process with kernel
+    A^2 exp(-|u - v|^2 / (2 l^2)), A = 1.5. Beliefs of the last prompts of earlier batches are measurements as well. A
+    prompt that was never seen has the prior as its measurement, which weighs little: its neighbours decide.
+
+    VIP (arXiv 2602.01601) predicts pass rates with a Gaussian process on embeddings; the likelihood, the kernel's
+    amplitude and the memory are ours.
+
+    Args:
+        embeddings (mapping from prompt id to vector, or path of an .npz file): all vectors of one length.
+        length_scale (`float`, *optional*): l; None is the median distance between a batch's prompts.
+        memory (`int`): prompts of earlier batches to remember; the cost is (prompts of a batch + memory)^3.
+
+    Raises:
+        ValueError: if the vectors are not of one length or a prompt has none.
+    """
+
+    def __init__(self, embeddings: Mapping[str, ArrayLike] | str, length_scale: float | None, memory: int) -> None:
+        loaded = np.load(embeddings, allow_pickle=False) if isinstance(embeddings, str) else embeddings
+        self.vectors = {str(key): np.asarray(loaded[key], dtype=np.float64).ravel() for key in loaded}
+        lengths = {vector.size for vector in self.vectors.values()}
+        if len(lengths) != 1 or not all(np.isfinite(vector).all() for vector in self.vectors.values()):
+            raise ValueError(
+                f"embeddings has vectors of lengths {sorted(lengths)}: all must have one length, and finite numbers."
+            )
+        self.length_scale, self.memory = length_scale, memory
+        self._seen: dict[str, tuple[float, float]] = {}  # log odds and their variance, in the order of the visits
+
+    def predict(self, state: AllocationState) -> FloatArray:
+        """The pass rate of each prompt of the batch, shape (n,); the batch's beliefs are remembered afterwards."""
+        ids = self._known_ids(state)
+        alpha, beta = state.posterior
+        odds, noise = np.log(alpha / beta), 1 / alpha + 1 / beta
+        now = set(ids)
+        past = {key: value for key, value in self._seen.items() if key not in now}
+        measured = np.concatenate([odds, [value[0] for value in past.values()]])
+        variance = np.concatenate([noise, [value[1] for value in past.values()]])
+        mean = float((measured / variance).sum() / (1 / variance).sum())
+        kernel = self._kernel(np.stack([self.vectors[key] for key in (*ids, *past)]), len(ids))
+        covariance = kernel + np.diag(variance + _JITTER)
+        residual = kernel[: len(ids)] @ np.linalg.solve(covariance, measured - mean)
+        self._remember(ids, odds, noise)
+        return 1 / (1 + np.exp(-(mean + residual)))
+
+    def _known_ids(self, state: AllocationState) -> list[str]:
+        if state.prompt_ids is None:
+            raise ValueError("embeddings are looked up by prompt id, but the allocation state has prompt_ids=None.")
+        ids = [str(key) for key in state.prompt_ids]
+        missing = [key for key in ids if key not in self.vectors]
+        if missing:
+            raise ValueError(
+                f"embeddings has no vector for {len(missing)} of {len(ids)} prompts, such as {missing[0]!r}. It is "
+                "looked up by the `prompt_id` column; give every row one, and a vector for each."
+            )
+        return ids
+
+    def _kernel(self, vectors: FloatArray, batch: int) -> FloatArray:
+        square = (vectors**2).sum(axis=1)
+        distance = np.maximum(square[:, None] + square - 2 * vectors @ vectors.T, 0.0)
+        scale = self.length_scale
+        if scale is None:
+            between = distance[:batch, :batch][np.triu_indices(batch, 1)]
+            scale = float(np.sqrt(np.median(between))) if between.size else 1.0
+        return _AMPLITUDE**2 * np.exp(-distance / (2 * max(scale, 1e-12) ** 2))
+
+    def _remember(self, ids: list[str], odds: FloatArray, noise: FloatArray) -> None:
+        for key, value in zip(ids, zip(odds.tolist(), noise.tolist(), strict=True), strict=True):
+            self._seen.pop(key, None)
+            self._seen[key] = value
+        for key in list(self._seen)[: max(0, len(self._seen) - self.memory)]:
+            del self._seen[key]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": [[key, *value] for key, value in self._seen.items()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._seen = {str(key): (float(odds), float(noise)) for key, odds, noise in state.get("seen", [])}
