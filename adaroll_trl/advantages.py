@@ -14,6 +14,7 @@ from trl.trainer.utils import nanstd
 
 # A reward spread of at most this times the largest reward is rounding (float32 resolves 1.2e-7), not signal
 _ALIKE = 1e-6
+_EPSILON = 1e-4  # what TRL adds to a std before it divides by it
 
 
 def group_advantages(
@@ -59,11 +60,15 @@ def weighted_rewards(rewards_per_func: torch.Tensor, reward_weights: torch.Tenso
     return rewards
 
 
-def prompt_weight_factors(group_ids: torch.Tensor) -> torch.Tensor:
-    """B / (n n_i) for each rollout of group i: after it, a loss that averages over rollouts averages over prompts."""
-    sizes = torch.bincount(group_ids)
-    num_groups = int((sizes > 0).sum())
-    return group_ids.numel() / (num_groups * sizes[group_ids].to(torch.float32))
+def unscaled(advantages: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    """Advantages that were divided by their `std` as if they had not been; both of shape (B,)."""
+    return advantages * (std + _EPSILON)
+
+
+def group_masses(advantages: torch.Tensor, group_ids: torch.Tensor, num_groups: int) -> torch.Tensor:
+    """Half the summed |advantage| of each group, shape (num_groups,): s f / n for a mean baseline and 0/1 rewards."""
+    masses = torch.zeros(num_groups, dtype=advantages.dtype, device=advantages.device)
+    return masses.index_add_(0, group_ids, advantages.abs() / 2)
 
 
 def _sum_then_normalize(
@@ -77,7 +82,7 @@ def _sum_then_normalize(
     elif scale_rewards not in ("group", "none"):
         raise ValueError(f"scale_rewards={scale_rewards!r} is not known. Use 'group', 'batch' or 'none'.")
     if scale_rewards != "none":
-        advantages = advantages / (std + 1e-4)
+        advantages = advantages / (std + _EPSILON)
     return advantages, std
 
 
@@ -85,10 +90,10 @@ def _normalize_then_sum(
     rewards_per_func: torch.Tensor, weights: torch.Tensor, layout: _Layout
 ) -> tuple[torch.Tensor, torch.Tensor]:
     centred, std = layout.centre(rewards_per_func)
-    rewards = (centred / (std + 1e-4) * weights).nansum(dim=1)
+    rewards = (centred / (std + _EPSILON) * weights).nansum(dim=1)
     rewards[torch.isnan(rewards_per_func).all(dim=1)] = torch.nan
     batch_std = _batch_std(rewards)
-    return (rewards - torch.nanmean(rewards)) / (batch_std + 1e-4), batch_std
+    return (rewards - torch.nanmean(rewards)) / (batch_std + _EPSILON), batch_std
 
 
 def _batch_std(rewards: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What AdaRoll adds to a checkpoint: one JSON file with the beliefs, what they are judged by, and the allocator."""
+"""What AdaRoll adds to a checkpoint: one JSON file with the state of beliefs, allocator and prompt weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def save_state(folder: str, state: dict[str, Any]) -> None:
 def load_state(folder: str) -> dict[str, Any] | None:
     """What `save_state` wrote, or None for a checkpoint of another trainer.
 
-    "prior" and "calibration" may be missing: from a run with a fixed prior, or an older checkpoint.
+    "prior", "calibration" and "weighting" may be missing: from a run with a fixed prior, or an older checkpoint.
 
     Raises:
         ValueError: if the file is there and is not what `save_state` writes.
@@ -31,7 +31,7 @@ def load_state(folder: str) -> dict[str, Any] | None:
     try:
         with open(path) as file:
             state = json.load(file)
-        optional = {name: state[name] for name in ("prior", "calibration") if name in state}
+        optional = {name: state[name] for name in ("prior", "calibration", "weighting") if name in state}
         return {"beliefs": state["beliefs"], "allocator": state["allocator"], **optional}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(

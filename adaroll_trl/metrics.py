@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from trl.trainer.utils import nanstd
 
-from .advantages import weighted_rewards
+from .advantages import group_masses, weighted_rewards
 from .batch import GenerationBatch
 from .utilities import Utility
 
@@ -142,7 +142,7 @@ def training_metrics(rewards: torch.Tensor, advantages: torch.Tensor, group_ids:
     ids = group_ids[scored]
     sums = torch.zeros(num_prompts, device=rewards.device).index_add_(0, ids, rewards[scored])
     counts = torch.bincount(ids, minlength=num_prompts)
-    weights = torch.zeros(num_prompts, device=rewards.device).index_add_(0, group_ids, advantages.abs())
+    weights = group_masses(advantages, group_ids, num_prompts)
     return {
         "prompt_reward_mean": (sums / counts)[counts > 0].mean().item(),
         "prompt_weight/max_over_mean": (weights.max() / weights.mean()).item(),

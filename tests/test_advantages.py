@@ -8,7 +8,7 @@ import pytest
 import torch
 from trl.trainer.utils import nanstd
 
-from adaroll_trl.advantages import group_advantages, prompt_weight_factors
+from adaroll_trl.advantages import group_advantages, group_masses, unscaled
 
 SCALES = ["group", "batch", "none"]
 MODES = ["sum_then_normalize", "normalize_then_sum"]
@@ -165,12 +165,12 @@ def test_a_rollout_without_reward_has_advantage_zero_and_does_not_move_the_other
     torch.testing.assert_close(advantages, torch.tensor([1 / 3, 0.0, -2 / 3, 1 / 3]))
 
 
-def test_prompt_weights_even_out_group_sizes():
-    ids = torch.tensor([0, 0, 1, 1, 1, 1, 2, 2, 2])
-    factors = prompt_weight_factors(ids)
-    per_prompt = torch.zeros(3).index_add_(0, ids, factors)
-    torch.testing.assert_close(per_prompt, torch.full((3,), 3.0))
-    assert (prompt_weight_factors(torch.arange(3).repeat_interleave(4)) == 1).all()
+def test_a_mean_baseline_has_the_mass_sf_over_n_and_scaling_comes_off():
+    rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]).unsqueeze(1)
+    ids = torch.tensor([0, 0, 0, 2, 2, 2, 2])
+    plain, _ = group_advantages(rewards, ids, torch.ones(1), "none")
+    torch.testing.assert_close(group_masses(plain, ids, 3), torch.tensor([2 / 3, 0.0, 3 / 4]))
+    torch.testing.assert_close(unscaled(*group_advantages(rewards, ids, torch.ones(1), "group")), plain)
 
 
 def test_unknown_modes_are_named():

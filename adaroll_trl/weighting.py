@@ -1,0 +1,293 @@
+"""Prompt weights while training: which weight w(p) the update gives to prompts of pass rate p, and how to choose it.
+
+Given the rewards, a group's completions are independent draws from the model's right and from its wrong answers. So,
+with a mean baseline, the expected update of a group with s successes and f failures is m / (p (1 - p)) times the
+gradient of its pass rate p, where m = s f / n is its mass (half its summed absolute advantage), and
+
+    w(p) = E[m | p] / (p (1 - p))
+
+whichever rule decided on n, as long as it looked at rewards only (`adaroll_trl.weights` computes it exactly for the
+plan of a single prompt). A factor F on the group's advantages makes its mass F m.
+
+Estimate of w, for any allocator. The likelihood of p given (s, f) is p^s (1 - p)^f under every such rule, so a group's
+posterior over p does not depend on how its rollouts were chosen, and if the pass rates are distributed by g then
+
+    E[sum_i posterior_i(p)] = n g(p)        E[sum_i posterior_i(p) m_i] = n g(p) E[m | p]
+
+w is the ratio of the two sums over p (1 - p): there is no selection bias, although the same outcomes place a group on
+the p axis and make its mass. It needs the right g. `PassRates` learns g by one step of expectation maximisation a
+batch, as a correction of the beliefs that prompts start from (empirical Bayes).
+
+Choice of w. With w_0 for F = 1, a first factor is E[w_target(p) / w_0(p) | s, f]; it leaves a curve w_1, and so on:
+
+    F = prod over k of E[w_target(p) / w_k(p) | s, f]
+
+which is Richardson-Lucy deconvolution: the factors stay positive, and each step brings the curve nearer to the target
+at the price of more noise. Groups all alike have no mass to weigh: near p = 0 and 1 the rest has to carry them.
+
+References: Richardson 1972, Lucy 1974 (the iteration); Robbins 1956 (empirical Bayes). Their use here is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .config import load_by_path
+
+if TYPE_CHECKING:
+    from .batch import GenerationBatch
+    from .config import AdaRollOptions
+
+FloatArray = NDArray[np.float64]
+Target = Callable[[FloatArray], ArrayLike]
+
+# Pass rates that stand for all: evenly spaced for the precision with which a rate can be known (arcsine of its root)
+_NODES = 32
+GRID: FloatArray = np.sin(np.pi * (np.arange(_NODES) + 0.5) / (2 * _NODES)) ** 2
+_VARIANCE = GRID * (1 - GRID)
+
+_MEMORY = 2000  # prompts after which an outcome counts 1/e in running sums
+_PSEUDO_PROMPTS = 64  # that the sums start with, so that the first batches do not decide alone
+_STEPS = 5  # of Richardson and Lucy's iteration; docs/results/prompt_weights.md has 1 to 10
+MOST = 10.0  # the largest factor
+
+BIN_EDGES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)
+
+
+class PromptWeighting:
+    """What `prompt_weighting` does to the groups of a batch, and the curve w(p) that results.
+
+    Args:
+        options (`AdaRollOptions`): the user's options.
+        num_generations (`int`): G, the size of plain GRPO's groups.
+
+    Attributes:
+        of_unscaled (`bool`): whether the factors belong to advantages that are not divided by their group's std.
+    """
+
+    def __init__(self, options: AdaRollOptions, num_generations: int) -> None:
+        self._weighting, self._kappa = options.prompt_weighting, options.kappa
+        self.of_unscaled = self._weighting not in ("rollout", "prompt")
+        self._rates = PassRates(options.prior_alpha, options.prior_beta)
+        self._curve = WeightCurve()
+        self._target: TargetWeights | None = None
+        if self._weighting == "uniform":
+            self._target = TargetWeights(even, num_generations, self._rates)
+        elif ":" in self._weighting:
+            target = load_by_path("prompt_weighting", self._weighting)
+            self._target = TargetWeights(target, num_generations, self._rates)
+
+    def factors(self, batch: GenerationBatch) -> FloatArray | None:
+        """The factor on each prompt's advantages, of shape (n,); None where they stay as they are."""
+        if self._weighting == "rollout":
+            return None
+        if self._weighting == "prompt":
+            return even_factors(batch.rollouts)
+        if self._weighting == "progress":
+            return progress_factors(batch.successes, batch.failures, self._kappa)
+        assert self._target is not None
+        return self._target.factors(self._posteriors(batch))
+
+    def record(self, batch: GenerationBatch, masses: FloatArray) -> dict[str, float]:
+        """Take down a batch whose groups have these masses in the loss, shape (n,); what is to log of w(p)."""
+        posteriors = self._posteriors(batch)
+        self._curve.update(posteriors, masses)
+        if self._target is not None:
+            self._target.update(posteriors, group_mass(batch.successes, batch.failures))
+        self._rates.update(batch.prior_alpha, batch.prior_beta, posteriors)
+        return {f"prompt_weight/{name}": value for name, value in self._curve.metrics().items()}
+
+    def _posteriors(self, batch: GenerationBatch) -> FloatArray:
+        return self._rates.posteriors(batch.prior_alpha, batch.prior_beta, batch.successes, batch.failures)
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-serialisable state that lives over steps."""
+        state = {"rates": self._rates.state_dict(), "curve": self._curve.state_dict()}
+        return state if self._target is None else state | {"target": self._target.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned; a target that the state does not have starts anew."""
+        self._rates.load_state_dict(state["rates"])
+        self._curve.load_state_dict(state["curve"])
+        if self._target is not None and "target" in state:
+            self._target.load_state_dict(state["target"])
+
+
+class PassRates:
+    """The pass rates of the prompts that training visits, as a running density on `GRID`.
+
+    Args:
+        prior_alpha, prior_beta (`float`): the Beta prior that the density starts with.
+    """
+
+    def __init__(self, prior_alpha: float = 1.0, prior_beta: float = 1.0) -> None:
+        start = _beta_on_grid(np.array([prior_alpha]), np.array([prior_beta]))[0]
+        self.density: FloatArray = _PSEUDO_PROMPTS * start  # summed over prompts, as all running sums here
+        self._believed: FloatArray = self.density.copy()
+
+    def posteriors(
+        self, prior_alpha: FloatArray, prior_beta: FloatArray, successes: FloatArray, failures: FloatArray
+    ) -> FloatArray:
+        """Each prompt's posterior on `GRID`, of shape (n, nodes); its rows sum to 1. All arguments of shape (n,)."""
+        believed = _beta_on_grid(prior_alpha + successes, prior_beta + failures)
+        corrected = believed * (self.density / np.maximum(self._believed, 1e-12))
+        return corrected / corrected.sum(axis=1, keepdims=True)
+
+    def update(self, prior_alpha: FloatArray, prior_beta: FloatArray, posteriors: FloatArray) -> None:
+        """Take a batch into account: what its prompts' rates were believed to be, and turned out to be."""
+        keep = fading(len(posteriors))
+        self.density = keep * self.density + posteriors.sum(axis=0)
+        self._believed = keep * self._believed + _beta_on_grid(prior_alpha, prior_beta).sum(axis=0)
+
+    def state_dict(self) -> dict[str, list[float]]:
+        return {"density": self.density.tolist(), "believed": self._believed.tolist()}
+
+    def load_state_dict(self, state: dict[str, list[float]]) -> None:
+        self.density, self._believed = np.array(state["density"]), np.array(state["believed"])
+
+
+class TargetWeights:
+    """Factors on advantages that bring w(p) to a wanted shape, whatever the allocator.
+
+    The total mass is brought to what plain GRPO with unscaled advantages would have on the same prompts, E[m] =
+    (num_generations - 1) p (1 - p) each, so the loss keeps its scale.
+
+    Args:
+        target (callable): from a float array of pass rates in (0, 1) to the wanted w, positive, in any unit.
+        num_generations (`int`): G, the size of plain GRPO's groups.
+        rates (`PassRates`): the running density; the caller updates it.
+        steps (`int`): steps of the iteration.
+
+    Raises:
+        ValueError: if `target` does not return a positive finite number for each rate.
+    """
+
+    def __init__(self, target: Target, num_generations: int, rates: PassRates, steps: int = _STEPS) -> None:
+        self._shape = _checked_target(target)
+        self._group = num_generations
+        self._rates = rates
+        # As if the pseudo prompts had followed the target, so that the first factors are 1
+        self._masses = np.tile(self._wanted(), (steps, 1))
+        self._stages: FloatArray = np.zeros((0, steps))
+
+    def _wanted(self) -> FloatArray:
+        """The mass that belongs to each node of the grid."""
+        mass = self._shape * _VARIANCE * self._rates.density
+        return mass * ((self._group - 1) * (_VARIANCE @ self._rates.density) / mass.sum())
+
+    def factors(self, posteriors: FloatArray) -> FloatArray:
+        """Each prompt's factor, of shape (n,), at most `MOST`. They depend on earlier batches' curves only."""
+        ratios = self._wanted() / np.maximum(self._masses, 1e-12)
+        corrections = np.cumprod(posteriors @ ratios.T, axis=1)
+        self._stages = np.concatenate([np.ones((len(posteriors), 1)), corrections[:, :-1]], axis=1)
+        return np.minimum(corrections[:, -1], MOST)
+
+    def update(self, posteriors: FloatArray, masses: FloatArray) -> None:
+        """Take the batch of the last `factors` into account; `masses` are the unweighted ones, of shape (n,)."""
+        stages = np.minimum(self._stages, MOST) * masses[:, None]
+        self._masses = fading(len(posteriors)) * self._masses + stages.T @ posteriors
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"masses": self._masses.tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._masses = np.array(state["masses"])
+
+
+class WeightCurve:
+    """The realised w(p) as a running estimate, in units of its average over the prompts' p (1 - p)."""
+
+    def __init__(self) -> None:
+        self._mass: FloatArray = np.zeros(_NODES)
+        self._variance: FloatArray = np.zeros(_NODES)
+        self._prompts: FloatArray = np.zeros(_NODES)
+
+    def update(self, posteriors: FloatArray, masses: FloatArray) -> None:
+        """Add a batch: posteriors (n, nodes), and each group's mass in the loss, half its summed |advantage|, (n,)."""
+        keep = fading(len(posteriors))
+        prompts = posteriors.sum(axis=0)
+        self._mass = keep * self._mass + masses @ posteriors
+        self._variance = keep * self._variance + prompts * _VARIANCE
+        self._prompts = keep * self._prompts + prompts
+
+    def values(self, edges: ArrayLike = BIN_EDGES) -> FloatArray:
+        """w by bins of the pass rate; nan for a bin that holds less than one prompt, or where there is no mass."""
+        bins = np.searchsorted(np.asarray(edges), GRID, side="right") - 1
+        count = len(np.asarray(edges)) - 1
+        mass, variance, prompts = (
+            np.bincount(bins, sums, minlength=count) for sums in (self._mass, self._variance, self._prompts)
+        )
+        total = mass.sum() / max(variance.sum(), 1e-300)
+        known = (prompts >= 1) & (total > 0)
+        return np.where(known, mass / np.maximum(variance, 1e-300) / (total or 1.0), np.nan)
+
+    def metrics(self) -> dict[str, float]:
+        """`curve/<low>-<high>` for each bin of `BIN_EDGES`."""
+        names = (f"curve/{low:g}-{high:g}" for low, high in pairwise(BIN_EDGES))
+        return dict(zip(names, self.values().tolist(), strict=True))
+
+    def state_dict(self) -> dict[str, list[float]]:
+        return {
+            "mass": self._mass.tolist(),
+            "variance": self._variance.tolist(),
+            "prompts": self._prompts.tolist(),
+        }
+
+    def load_state_dict(self, state: dict[str, list[float]]) -> None:
+        self._mass, self._variance, self._prompts = (np.array(state[k]) for k in ("mass", "variance", "prompts"))
+
+
+def even_factors(rollouts: NDArray[np.int64]) -> FloatArray:
+    """B / (n n_i) for prompt i: after it, a loss that averages over rollouts averages over prompts; shape (n,)."""
+    return rollouts.sum() / (np.count_nonzero(rollouts) * np.maximum(rollouts, 1.0))
+
+
+def progress_factors(successes: FloatArray, failures: FloatArray, kappa: float) -> FloatArray:
+    """1 / (m + kappa) with m = s f / n, divided by its mean over the groups with signal; shape (n,).
+
+    Utility `progress` is the progress of a step whose prompts have these weights, on advantages that are not scaled.
+    """
+    mass = group_mass(successes, failures)
+    factors = 1 / (mass + kappa)
+    signal = mass > 0
+    return factors / factors[signal].mean() if signal.any() else np.ones_like(factors)
+
+
+def group_mass(successes: FloatArray, failures: FloatArray) -> FloatArray:
+    """s f / n, and 0 for an empty group."""
+    return successes * failures / np.maximum(successes + failures, 1.0)
+
+
+def even(pass_rates: FloatArray) -> FloatArray:
+    """The target of `prompt_weighting="uniform"`: the weights of plain GRPO with unscaled advantages."""
+    return np.ones_like(pass_rates)
+
+
+def fading(prompts: int) -> float:
+    """What running sums keep when a batch of so many prompts is added."""
+    return float(np.exp(-prompts / _MEMORY))
+
+
+def _beta_on_grid(alpha: FloatArray, beta: FloatArray) -> FloatArray:
+    """Beta(alpha, beta) on `GRID`, one row a prompt. The nodes lie where Beta(1/2, 1/2) has equal masses."""
+    logs = (alpha - 0.5)[:, None] * np.log(GRID) + (beta - 0.5)[:, None] * np.log1p(-GRID)
+    mass = np.exp(logs - logs.max(axis=1, keepdims=True))
+    return mass / mass.sum(axis=1, keepdims=True)
+
+
+def _checked_target(target: Target) -> FloatArray:
+    values = np.asarray(target(GRID.copy()), dtype=np.float64)
+    if values.shape != GRID.shape or not (np.isfinite(values) & (values > 0)).all():
+        shown = (
+            f"shape {values.shape}" if values.shape != GRID.shape else f"values {values.min():g} to {values.max():g}"
+        )
+        raise ValueError(
+            f"The prompt weights that `prompt_weighting` points to must be one positive finite number for each pass "
+            f"rate: for an array of {GRID.size} rates in (0, 1) they came back with {shown}."
+        )
+    return values
