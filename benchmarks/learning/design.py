@@ -1,0 +1,58 @@
+"""Which cells are run, fixed before they are: PLAN.md says why.
+
+A stage is a list of cells. Runs are ordered by seed and then by cell, so that an interrupted benchmark has compared
+everything with a few seeds rather than a few things with all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cell import Cell
+
+SEEDS = tuple(range(8))
+FRESH, REPEATED = ("H", "U", "HH"), ("HR", "UR")
+KAPPA = 2.0  # measured before: kappa.py, docs/results/learning/kappa.json (1.1 to 5.4, scaled as Adam does 1.9 to 4.9)
+_CARRY = {"belief_decay": 0.7, "min_rollouts": 0}
+_PROGRESS = {"utility": "progress", "kappa": KAPPA, "prompt_weighting": "progress", "scale_rewards": "none"}
+_ASYMMETRIC = {"utility": "asymmetric:hard_mixed", "prompt_weighting": "prompt"}
+
+GRPO: dict[str, Any] = {"allocator": "uniform", "rounds": 1}
+# Fresh prompts: beliefs start at the prior, so only what is learned within a batch can move rollouts
+FRESH_ARMS: dict[str, dict[str, Any]] = {
+    "grpo": GRPO,
+    "grpo-unscaled": {**GRPO, "scale_rewards": "none"},  # what `progress` changes besides its allocation
+    "mixed": {},
+    "mixed-prompt": {"prompt_weighting": "prompt"},
+    "mixed-uniform": {"prompt_weighting": "uniform"},
+    "variance": {"utility": "variance", "prompt_weighting": "prompt"},
+    "progress": _PROGRESS,
+    "asymmetric": _ASYMMETRIC,
+    "hora": {"allocator": "hora", "rounds": 2},
+    "reinforce-ada": {"allocator": "reinforce_ada", "allocator_kwargs": {"mode": "balance"}},
+}
+# Prompts that come back: beliefs are carried, with a decay of 0.7 a visit
+REPEATED_ARMS: dict[str, dict[str, Any]] = {
+    "grpo": GRPO,
+    "mixed-prompt": {"prompt_weighting": "prompt"},
+    "carry-1-round": {**_CARRY, "rounds": 1, "prompt_weighting": "prompt"},
+    "carry-2-rounds": {**_CARRY, "rounds": 2, "prompt_weighting": "prompt"},
+    "carry-progress": {**_CARRY, **_PROGRESS, "rounds": 1},
+    "carry-asymmetric": {**_CARRY, **_ASYMMETRIC, "rounds": 1},
+    "cero": {"allocator": "cero", "belief_decay": 0.7, "rounds": 1, "prompt_weighting": "prompt"},
+    "vip": {"allocator": "vip", "belief_decay": 0.7, "rounds": 1, "prompt_weighting": "prompt"},
+    "knapsack": {"allocator": "knapsack", "belief_decay": 0.7, "rounds": 1, "prompt_weighting": "prompt"},
+}
+
+STAGES: dict[str, list[Cell]] = {
+    # Does it help at all to have more rollouts? If not, no allocation can be seen to.
+    "gain": [
+        Cell(regime, "grpo", GRPO, num_generations=size, factor=f"G{size}")
+        for regime in (*FRESH, *REPEATED)
+        for size in (4, 16)
+    ],
+    "base": [
+        *(Cell(regime, arm, options) for regime in FRESH for arm, options in FRESH_ARMS.items()),
+        *(Cell(regime, arm, options) for regime in REPEATED for arm, options in REPEATED_ARMS.items()),
+    ],
+}

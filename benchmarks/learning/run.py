@@ -1,0 +1,115 @@
+"""The learning benchmark's toy tier: GRPO and adaptive allocations at equal rollouts, paired seeds. One command:
+
+    python benchmarks/learning/run.py
+
+runs what is missing of the cells in design.py and writes one JSON file a run to docs/results/learning/, then the page
+docs/results/learning.md. It may be stopped at any time and goes on with the next missing run. `--list` shows what is
+missing and how long it takes, `--report-only` writes the page from what is stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from cell import Cell, run_cell
+from design import SEEDS, STAGES
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results" / "learning"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES), help="default: all")
+    parser.add_argument("--cells", nargs="+", help="only cells whose name contains one of these")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--steps", type=int, help="for a try; the default is the design's")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON files; the page is beside")
+    parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "learning", help="for the starts")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread and 1 GB each")
+    parser.add_argument("--list", action="store_true", help="show what is missing, and run nothing")
+    parser.add_argument("--report-only", action="store_true", help="write the page from what is stored")
+    parser.add_argument("--job", type=int, help=argparse.SUPPRESS)  # which share of the runs is this process's
+    return parser
+
+
+def all_runs(options: argparse.Namespace) -> list[tuple[Cell, int]]:
+    """Cells and seeds in their order, without doubles."""
+    cells = list({cell.name: cell for stage in options.stages for cell in STAGES[stage]}.values())
+    if options.cells:
+        cells = [cell for cell in cells if any(part in cell.name for part in options.cells)]
+    return [(cell, seed) for seed in options.seeds for cell in cells]
+
+
+def result_path(folder: Path, cell: Cell, seed: int) -> Path:
+    return folder / cell.name / f"seed{seed}.json"
+
+
+def missing_runs(options: argparse.Namespace) -> list[tuple[Cell, int]]:
+    return [run for run in all_runs(options) if not result_path(options.results, *run).exists()]
+
+
+def run_share(options: argparse.Namespace) -> int:
+    """Every `jobs`-th missing run, in this process. A run that fails does not keep the others from running."""
+    failed = 0
+    warnings.filterwarnings("ignore")
+    for cell, seed in missing_runs(options)[options.job :: options.jobs]:
+        path = result_path(options.results, cell, seed)
+        if options.steps:
+            cell = Cell(**{**vars(cell), "steps": options.steps})
+        try:
+            result = run_cell(cell, seed, options.work / "starts", options.work / f"job{options.job}")
+        except Exception:
+            failed += 1
+            print(f"{cell.name}, seed {seed}, failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        partial.write_text(json.dumps(result, separators=(",", ":")) + "\n", encoding="utf-8")
+        partial.replace(path)
+        print(f"{cell.name}, seed {seed}: {result['cpu_seconds']} s of processor time", flush=True)
+    return failed
+
+
+def make_starts(options: argparse.Namespace, runs: Sequence[tuple[Cell, int]]) -> None:
+    """Before the jobs start, so that no two make the same."""
+    from regimes import REGIMES
+
+    (options.work / "starts").mkdir(parents=True, exist_ok=True)
+    for cell, seed in runs:
+        REGIMES[cell.regime].start(seed, options.work / "starts")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    if options.job is not None:
+        return run_share(options)
+    runs = missing_runs(options)
+    print(f"{len(all_runs(options)) - len(runs)} of {len(all_runs(options))} runs are stored.", flush=True)
+    if options.list:
+        print("\n".join(f"missing: {cell.name}, seed {seed}" for cell, seed in runs))
+        return 0
+    failed = 0
+    if not options.report_only and runs:
+        make_starts(options, runs)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        command = [sys.executable, __file__, *given, "--jobs", str(options.jobs)]
+        jobs = [subprocess.Popen([*command, "--job", str(job)], env=environment) for job in range(options.jobs)]
+        failed = sum(job.wait() != 0 for job in jobs)
+    from report import write_report
+
+    write_report(options.results)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,170 @@
+"""The figures of stored runs, and paired comparisons with GRPO. numpy and scipy only.
+
+All outcomes are per run; a comparison is the mean over seeds of an arm's value less GRPO's, of the same regime, factor
+and seed. Two intervals stand beside it: the usual 95 % one (Student's t over seeds), and one that holds for all arms
+of a table at once (Bonferroni). A difference counts as found only where the second does not contain 0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from adaroll_trl.evaluation.statistics import pass_at_k
+
+Run = Mapping[str, Any]
+FloatArray = NDArray[np.float64]
+HARD = 0.1  # a level is hard if the starts' mean pass rate on it is below
+PASS_K = 8
+
+
+def read_runs(folder: Path) -> list[Run]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*/seed*.json"))]
+
+
+def right_counts(text: str) -> NDArray[np.int64]:
+    return np.array([int(digit, 36) for digit in text])
+
+
+def samples_of(run: Run, step: str) -> int:
+    from cell import LAST_SAMPLES, SAMPLES
+
+    return LAST_SAMPLES if step in ("0", str(run["steps"])) else SAMPLES
+
+
+def curve(run: Run, chosen: NDArray[np.bool_] | None = None) -> tuple[FloatArray, FloatArray]:
+    """Steps and held-out pass@1."""
+    steps = sorted(run["right"], key=int)
+    counts = [right_counts(run["right"][step]) for step in steps]
+    kept = [count if chosen is None else count[chosen] for count in counts]
+    accuracy = [count.mean() / samples_of(run, step) for count, step in zip(kept, steps, strict=True)]
+    return np.array([int(step) for step in steps], dtype=float), np.array(accuracy)
+
+
+def final(run: Run) -> float:
+    return float(curve(run)[1][-1])
+
+
+def area(run: Run) -> float:
+    """Mean held-out pass@1 over the training (trapezoids)."""
+    steps, accuracy = curve(run)
+    return float(np.trapezoid(accuracy, steps) / steps[-1])
+
+
+def hard_levels(runs: Sequence[Run], levels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which held-out problems are hard, from the starts of all seeds."""
+    by_seed = {run["seed"]: right_counts(run["right"]["0"]) / samples_of(run, "0") for run in runs}
+    rate = np.mean(list(by_seed.values()), axis=0)
+    means = {level: rate[levels == level].mean() for level in np.unique(levels)}
+    return np.array([means[level] < HARD for level in levels])
+
+
+def final_hard(hard: NDArray[np.bool_]) -> Callable[[Run], float]:
+    return lambda run: float(curve(run, hard)[1][-1]) if hard.any() else float("nan")
+
+
+def final_pass_at_k(run: Run) -> float:
+    step = str(run["steps"])
+    counts = right_counts(run["right"][step])
+    return float(pass_at_k(np.full(counts.size, samples_of(run, step)), counts, PASS_K).mean())
+
+
+def rollouts_to(run: Run, target: float) -> float:
+    """Thousand rollouts until held-out pass@1 reaches `target` (linear in between); the whole run's if it does not."""
+    steps, accuracy = curve(run)
+    per_step = run["prompts"] * run["num_generations"] / 1000
+    for k in range(1, steps.size):
+        if accuracy[k] >= target:
+            share = (
+                1.0 if accuracy[k] == accuracy[k - 1] else (target - accuracy[k - 1]) / (accuracy[k] - accuracy[k - 1])
+            )
+            return float(per_step * (steps[k - 1] + min(max(share, 0.0), 1.0) * (steps[k] - steps[k - 1])))
+    return float(per_step * steps[-1])
+
+
+def half_way(grpo: Run) -> float:
+    """The level for `rollouts_to`: half of what GRPO gains with this seed."""
+    accuracy = curve(grpo)[1]
+    return float((accuracy[0] + accuracy[-1]) / 2)
+
+
+def group_sums(run: Run) -> dict[str, float]:
+    """What was trained on, over the whole run."""
+    from cell import GROUP_COLUMNS
+
+    columns = dict(zip(GROUP_COLUMNS, np.array(run["groups"], dtype=float).T, strict=True))
+    return {
+        "mixed prompts": float(columns["mixed"].sum() / columns["prompts"].sum()),
+        "rollouts with signal": float(columns["rollouts_in_mixed"].sum() / columns["rollouts"].sum()),
+        "effective rollouts": float(run["effective_rollouts"]),
+        "gradient norm": float(np.mean(run["grad_norm"])),
+        "step seconds": float(run["step_seconds"]),
+        "processor seconds": float(run["cpu_seconds"]),
+    }
+
+
+def weight_by_level(run: Run) -> dict[int, tuple[float, float]]:
+    """By level, in the first third of the training: pass rate and realised weight w = E[s f / n] / (p (1 - p))."""
+    from cell import GROUP_COLUMNS
+
+    table = np.array(run["groups"], dtype=float)
+    columns = dict(zip(GROUP_COLUMNS, table[table[:, 0] == 0].T, strict=True))
+    found = {}
+    for level in np.unique(columns["level"]):
+        here = columns["level"] == level
+        rate = columns["right"][here].sum() / columns["rollouts"][here].sum()
+        if 0 < rate < 1:
+            mass = columns["mass"][here].sum() / columns["prompts"][here].sum()
+            found[int(level)] = (float(rate), float(mass / (rate * (1 - rate))))
+    return found
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An arm less GRPO over paired seeds.
+
+    Attributes:
+        mean (`float`): of the differences.
+        half, simultaneous (`float`): half widths of the 95 % interval, and of the one for all arms of a table at once.
+        seeds (`int`): how many.
+    """
+
+    mean: float
+    half: float
+    simultaneous: float
+    seeds: int
+
+    @property
+    def found(self) -> bool:
+        return abs(self.mean) > self.simultaneous
+
+
+def compare(arm: Mapping[int, Run], grpo: Mapping[int, Run], outcome: Callable[[Run], float], arms: int) -> Difference:
+    """Paired over the seeds that both have; `arms` is the number of comparisons of the table."""
+    seeds = sorted(arm.keys() & grpo.keys())
+    differences = np.array([outcome(arm[seed]) - outcome(grpo[seed]) for seed in seeds])
+    return interval(differences, arms)
+
+
+def interval(differences: FloatArray, comparisons: int) -> Difference:
+    n = differences.size
+    if n < 2:
+        return Difference(float(differences.mean()) if n else float("nan"), float("nan"), float("nan"), n)
+    error = differences.std(ddof=1) / np.sqrt(n)
+    plain, together = (float(stats.t.ppf(1 - 0.025 / k, n - 1) * error) for k in (1, max(comparisons, 1)))
+    return Difference(float(differences.mean()), plain, together, n)
+
+
+def by_cell(runs: Sequence[Run]) -> dict[tuple[str, str, str], dict[int, Run]]:
+    """(regime, arm, factor) -> seed -> run."""
+    found: dict[tuple[str, str, str], dict[int, Run]] = {}
+    for run in runs:
+        found.setdefault((run["regime"], run["arm"], run["factor"]), {})[run["seed"]] = run
+    return found
