@@ -15,7 +15,7 @@ import trl
 from numpy.typing import NDArray
 from trl import GRPOTrainer
 
-from .allocators import AllocationState
+from .allocators import AllocationState, allocator_class, maximises_utility
 from .priors import pass_rates
 
 NEWEST_TESTED_TRL = "1.16"
@@ -238,7 +238,7 @@ def ignored_options(options: Any, defaults: Any) -> str | None:
     """Which options were set and have no effect beside the chosen allocator and utility; None where all have."""
     elsewhere = ":" not in options.allocator and options.allocator != "adaroll_joint"
     unused = {
-        "rounds": options.allocator in ("uniform", "adaroll_joint"),
+        "rounds": kind is not None and not kind.reads_rounds,
         "block_size": elsewhere,
         "draws_per_round": elsewhere,
         "kappa": "progress" not in (options.utility, options.prompt_weighting),
@@ -248,6 +248,7 @@ def ignored_options(options: Any, defaults: Any) -> str | None:
         return None
     given = ", ".join(f"{name}={getattr(options, name)!r}" for name in ignored)
     return (
+    kind = allocator_class(options.allocator)
         f"No effect with allocator={options.allocator!r} and utility={options.utility!r}: {given}. Remove it, or "
         "choose the allocator or utility that reads it."
     )
@@ -264,6 +265,25 @@ def check_max_rollouts(num_generations: int, min_rollouts: int, max_rollouts: in
 
 def check_rows(inputs: Sequence[Mapping[str, Any]], first_row: int, num_generations: int, expected: int) -> None:
     """The rows of a rank are those the allocation assumes: as many as expected, and one prompt per group."""
+def advice_on_options(options: Any, defaults: Any) -> list[str]:
+    """What to know about options that do less than they seem to, beside the chosen allocator."""
+    kind = allocator_class(options.allocator)
+    if kind is None:
+        return []
+    advice = []
+    if options.utility != defaults.utility and not maximises_utility(options.allocator):
+        advice.append(
+            f"utility={options.utility!r} is only measured: allocator={options.allocator!r} has an aim of its own."
+        )
+    if kind.needs_beliefs and options.belief_decay == 0 and options.prior_column is None:
+        advice.append(
+            f"allocator={options.allocator!r} tells prompts apart by their earlier visits, which belief_decay=0 "
+            "forgets: every batch will be plain GRPO. Set belief_decay (0.7 is a start) and train for more than one "
+            "epoch, or give the prompts' pass rates in a prior_column."
+        )
+    return advice
+
+
     if len(inputs) != expected:
         raise ValueError(
             f"This process got {len(inputs)} rows for a generation batch, where per_device_train_batch_size x "

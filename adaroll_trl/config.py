@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
 from dataclasses import dataclass, field, fields
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from trl import GRPOConfig
 
-from .allocators import ALLOCATOR_NAMES
+from .allocators import ALLOCATOR_NAMES, check_own_options
 from .checks import check_max_rollouts, explain_batch_size
 from .utilities import UTILITY_NAMES
 
@@ -34,8 +35,16 @@ class AdaRollOptions:
         default="adaroll",
         metadata={
             "help": "Who decides how many rollouts each prompt gets: 'adaroll' (the rounds plan), 'adaroll_joint' "
-            "(exact tables in blocks of `block_size` prompts), 'uniform' (plain GRPO), or 'package.module:Class' for "
-            "an allocator of your own."
+            "(exact tables in blocks of `block_size` prompts), 'uniform' (plain GRPO), a published method ('cero', "
+            "'vip', 'knapsack', 'hora', 'reinforce_ada', 'vigor', 'pilot_commit', 'dars'), 'thompson', or "
+            "'package.module:Class' for an allocator of your own."
+        },
+    )
+    allocator_kwargs: dict[str, Any] | str | None = field(
+        default=None,
+        metadata={
+            "help": "Options of the allocator alone, as a dict or a JSON string, such as "
+            "'{\"mode\": \"pos\"}' for allocator='reinforce_ada'. A class of your own gets them as keyword arguments."
         },
     )
     utility: str = field(
@@ -137,7 +146,7 @@ class AdaRollOptions:
     )
 
     def validate_adaroll(self) -> None:
-        """Raise `ValueError` for the first field whose value cannot be right."""
+        """Raise `ValueError` for the first field whose value cannot be right; a JSON string becomes its dict."""
         for name, least in (("rounds", 1), ("draws_per_round", 1), ("min_rollouts", 0), ("block_size", 1)):
             _require_int(name, getattr(self, name), least)
         if self.max_rollouts is not None:
@@ -157,6 +166,9 @@ class AdaRollOptions:
         _require_choice("allocator", self.allocator, ALLOCATOR_NAMES, "'package.module:Class'")
         _require_choice("utility", self.utility, UTILITY_NAMES, "'package.module:function'")
 
+        self.allocator_kwargs = _parse_kwargs("allocator_kwargs", self.allocator_kwargs)
+        if self.allocator in ALLOCATOR_NAMES:
+            check_own_options(self.allocator, self.allocator_kwargs or {})
     def _validate_prior(self) -> None:
         """What beliefs start from, and what the allocator can take."""
         _require_choice("prior_source", self.prior_source, ("fixed", "empirical_bayes"))
@@ -226,6 +238,19 @@ def load_by_path(name: str, path: str) -> Any:
 
 
 def _is_number(value: Any) -> bool:
+def _parse_kwargs(name: str, value: Any) -> dict[str, Any] | None:
+    """A dict with names as keys, from itself or from JSON; None for none."""
+    parsed = value
+    if isinstance(value, str):
+        try:
+            parsed = json.loads(value)
+        except ValueError as error:
+            raise ValueError(f'{name}={value!r} is not JSON: {error}. Write it like {{"mode": "pos"}}.') from error
+    if parsed is not None and not (isinstance(parsed, dict) and all(isinstance(key, str) for key in parsed)):
+        raise ValueError(f"{name}={value!r} must be a dict of options by name, or that in JSON.")
+    return parsed
+
+
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -132,14 +133,14 @@ def _make_utility(options: AdaRollOptions) -> Utility:
     return make_utility(options.utility, **({"kappa": options.kappa} if options.utility == "progress" else {}))
 
 
-def _load_allocator(path: str) -> Allocator:
+def _load_allocator(path: str, arguments: dict[str, Any]) -> Allocator:
     loaded = load_by_path("allocator", path)
     try:
-        allocator = loaded()
+        allocator = loaded(**arguments)
     except TypeError as error:
         raise ValueError(
-            f"allocator={path!r} cannot be made without arguments: {error}. Give its parameters defaults, or set "
-            "`trainer.allocator` to an instance."
+            f"allocator={path!r} cannot be made {given}: {error}. Its parameters are what `allocator_kwargs` gives; "
+            "the others need defaults. Or set `trainer.allocator` to an instance."
         ) from error
     if not isinstance(allocator, Allocator):
         raise ValueError(
@@ -150,11 +151,15 @@ def _load_allocator(path: str) -> Allocator:
 
 def _make_allocator(options: AdaRollOptions, utility: Utility) -> Allocator:
     if ":" in options.allocator:
-        return _load_allocator(options.allocator)
+        return _load_allocator(options.allocator, arguments)
     return make_allocator(
+        given = f"with allocator_kwargs={arguments!r}" if arguments else "without arguments"
         options.allocator,
         utility=utility,
         block_size=options.block_size,
         draws_per_round=options.draws_per_round,
         table_cache_dir=options.table_cache_dir,
     )
+    arguments = options.allocator_kwargs or {}
+    assert isinstance(arguments, dict)  # `validate_adaroll` has parsed it
+        **arguments,

@@ -19,7 +19,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,6 +35,7 @@ from .beliefs import Beliefs, prompt_key
 from .calibration import Calibration
 from .checkpoint import STATE_FILE, load_state, save_state
 from .checks import (
+    advice_on_options,
     check_call,
     check_class,
     check_completions,
@@ -94,6 +94,8 @@ class AdaRollMixin(_Base):
         if ignored := ignored_options(options, AdaRollOptions()):
             self._warn(ignored)
         group, world = self.num_generations, self.accelerator.num_processes
+        for advice in advice_on_options(options, AdaRollOptions()):
+            self._warn(advice)
         prompts = self.args.generation_batch_size // group
         self._planner = RolloutPlanner(options, prompts, group, world, self._warn)
         prior = (options.prior_alpha, options.prior_beta)
@@ -108,7 +110,7 @@ class AdaRollMixin(_Base):
         check_prompt_weighting(options.prompt_weighting, self.multi_objective_aggregation)
         self._round: Round | None = None  # the one that is running
         self._held_metrics: dict[str, list[float]] = {}
-        self._allocator_before: dict[str, Any] = {}
+        self._allocator_before: Callable[[], dict[str, Any]] = dict
         self._weighting_before: dict[str, Any] = {}
 
     @property
@@ -148,7 +150,7 @@ class AdaRollMixin(_Base):
         rounds, self._beliefs.common = start
         alpha, beta = self._beliefs.prior(keys, self._pass_rates(rows, keys))
         self._held_metrics = {}
-        self._allocator_before = deepcopy(self.allocator.state_dict())
+        self._allocator_before = self.allocator.snapshot()
         self._weighting_before = self._weighting.state_dict()
         return GenerationBatch(rows, keys, alpha, beta, left=len(rows) * self.num_generations, rounds_left=rounds)
 
@@ -328,7 +330,7 @@ class AdaRollMixin(_Base):
         partly_used = self._step % (self.args.steps_per_generation * self.num_iterations) != 0
         state = {
             "beliefs": self._beliefs.state_dict(before_last_update=partly_used),
-            "allocator": self._allocator_before if partly_used else self.allocator.state_dict(),
+            "allocator": self._allocator_before() if partly_used else self.allocator.state_dict(),
             "weighting": self._weighting_before if partly_used else self._weighting.state_dict(),
             "calibration": self._calibration.state_dict(before_last_update=partly_used),
         }

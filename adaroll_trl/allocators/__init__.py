@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from inspect import signature
 from typing import Any
 
@@ -68,11 +69,7 @@ def make_allocator(
     """
     if name not in _CLASSES:
         raise ValueError(f"allocator={name!r} is not known. Use one of {', '.join(ALLOCATOR_NAMES)}.")
-    known = own_options(name)
-    for option in options:
-        if option not in known:
-            takes = f"It takes {', '.join(known)}." if known else "It takes none."
-            raise ValueError(f"allocator {name!r} has no option {option!r}. {takes}")
+    check_own_options(name, options)
     if utility == "progress" and kappa is not None:
         utility = make_utility("progress", kappa=kappa)
     shared = {
@@ -94,6 +91,42 @@ def own_options(name: str) -> tuple[str, ...]:
     return tuple(key for key in signature(_CLASSES[name]).parameters if key not in _SHARED)
 
 
+def check_own_options(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that the allocator does not have.
+
+    Raises:
+        ValueError: naming the option and those that there are.
+    """
+    known = own_options(name)
+    for option in options:
+        if option not in known:
+            takes = f"It takes {', '.join(known)}." if known else "It takes none."
+            raise ValueError(f"allocator {name!r} has no option {option!r}. {takes}")
+
+
+def allocator_class(name: str) -> type[Allocator] | None:
+    """The class behind a name; None for one that is not known, such as the path of a class of the user's own."""
+    return _CLASSES.get(name)
+
+
+def maximises_utility(name: str) -> bool:
+    """Whether the allocator of that name maximises the `utility` that it is given; the others have aims of their own.
+
+    >>> maximises_utility("adaroll"), maximises_utility("vip")
+    (True, False)
+    """
+    return "utility" in signature(_CLASSES[name]).parameters
+
+
 _SHARED = ("utility", "block_size", "draws_per_round", "table_cache_dir")
 
-__all__ = ["ALLOCATOR_NAMES", "AllocationState", "Allocator", "make_allocator", "own_options"]
+__all__ = [
+    "ALLOCATOR_NAMES",
+    "AllocationState",
+    "Allocator",
+    "allocator_class",
+    "check_own_options",
+    "make_allocator",
+    "maximises_utility",
+    "own_options",
+]

@@ -83,6 +83,7 @@ class Allocator(ABC):
     needs_beliefs: bool = False  # whether it tells prompts apart by carried beliefs alone, before the first rollout
 
     def num_rounds(self, num_prompts: int, budget: int, rounds: int, min_rollouts: int) -> int:
+    reads_rounds: bool = True  # whether the user's `rounds` has an effect on it
         """Rounds that it wants for `budget` rollouts over `num_prompts` prompts; `rounds` is the user's wish."""
         return rounds
 

@@ -65,9 +65,10 @@ class CeroAllocator(Allocator):
     """
 
     name = "cero"
+    reads_rounds = False
     needs_beliefs = True
 
-    def __init__(self, tau: float | None = None, step: float = 0.3) -> None:
+    def __init__(self, tau: float | None = None, step: float = 0.1) -> None:
         self.tau = None if tau is None else number("tau", tau, 0.0, open_low=True)
         self.step = number("step", step, 0.0, open_low=True)
         self.price: float | None = None  # mu

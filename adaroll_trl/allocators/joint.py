@@ -38,6 +38,7 @@ class AdaRollJointAllocator(Allocator):
     """
 
     name = "adaroll_joint"
+    reads_rounds = False
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ class KnapsackAllocator(Allocator):
     """
 
     name = "knapsack"
+    reads_rounds = False
     needs_beliefs = True
 
     def __init__(self, largest: int = 128) -> None:

@@ -21,6 +21,8 @@ class TwoStageAllocator(Allocator):
         first_share (`float`): share of the budget that the first round spends, in (0, 1).
     """
 
+    reads_rounds = False
+
     def __init__(self, first_share: float = 0.5) -> None:
         self.first_share = number("first_share", first_share, 0.0, 1.0, open_low=True)
 

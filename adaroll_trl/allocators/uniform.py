@@ -16,6 +16,7 @@ class UniformAllocator(Allocator):
     """
 
     name = "uniform"
+    reads_rounds = False
 
     def num_rounds(self, num_prompts: int, budget: int, rounds: int, min_rollouts: int) -> int:
         return 1

@@ -49,6 +49,7 @@ class VIPAllocator(Allocator):
     """
 
     name = "vip"
+    reads_rounds = False
     needs_beliefs = True
 
     def __init__(
