@@ -22,8 +22,8 @@ and the prior in use maximises sum_v w_v ln L_v + ln h, the marginal likelihood 
 
 The hyperprior is normal around the configured prior: log odds of the mean with standard deviation 2, log strength
 alpha + beta with 1. Without outcomes the fit is the configured prior. The fit depends on the window alone, not on
-earlier fits, so a resumed run has the same one. The prior that is handed out moves on a grid of steps of 2^(1/8) (9 %)
-in alpha and in beta around the configured one: the planner builds tables for each new prior.
+earlier fits, so a resumed run has the same one. It lies on a grid around the configured prior, of steps of 2^(1/8) (9 %)
+in alpha and in beta: the planner builds tables for each new prior, and finer steps are lost in the noise of the fit.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
-from scipy.special import betaln, digamma
+from scipy.special import gammaln
 
 WINDOW = 4096  # visits
 HALF_LIFE = 1024  # visits
@@ -55,7 +56,10 @@ def fit_beta_prior(
     remembered: tuple[ArrayLike, ArrayLike] = (0.0, 0.0),
     centre: tuple[float, float] = (1.0, 1.0),
 ) -> tuple[float, float]:
-    """The Beta prior with the greatest marginal likelihood of visits' outcomes, times the weak hyperprior.
+    """The Beta prior on the grid with the greatest marginal likelihood of visits' outcomes, times the hyperprior.
+
+    Climbs on the grid from `centre`, in steps of 16, 4 and 1 points along both axes and both diagonals (which are
+    those of mean and strength). Costs a few dozen sums over the visits.
 
     Args:
         successes, failures (arrays of shape (visits,)): outcomes of each visit, at least 0.
@@ -64,38 +68,60 @@ def fit_beta_prior(
         centre (pair of positive `float`): the hyperprior's mode, and the answer without visits.
 
     Returns:
-        alpha and beta, each within [1/16, 128] (or as far out as `centre` is).
+        alpha and beta: `centre` times powers of 2^(1/8), each within [1/16, 128] where `centre` is.
 
     >>> alpha, beta = fit_beta_prior([0, 0, 0, 8, 0, 1], [8, 8, 8, 0, 8, 7])
     >>> round(alpha, 2), round(beta, 2)
-    (0.14, 0.53)
+    (0.14, 0.55)
     """
     s, f, r, g = (np.asarray(values, dtype=np.float64) for values in (successes, failures, *remembered))
-    n = s + f
-    w = np.ones(n.shape) if weights is None else np.asarray(weights, dtype=np.float64)
-    scale = 1.0 + float(w.sum())
-    middle = np.log(np.array(centre, dtype=np.float64))
-    log_odds, log_strength = middle[0] - middle[1], float(np.log(sum(centre)))
+    w = np.ones(s.shape) if weights is None else np.asarray(weights, dtype=np.float64)
+    log_odds, log_strength = math.log(centre[0] / centre[1]), math.log(sum(centre))
 
-    def loss(log_prior: FloatArray) -> tuple[float, FloatArray]:
-        """Minus the objective, divided by the total weight, and its gradient in (ln alpha, ln beta)."""
-        a, b = np.exp(log_prior)
-        at_odds = (log_prior[0] - log_prior[1] - log_odds) / _SD_LOG_ODDS
-        at_strength = (math.log(a + b) - log_strength) / _SD_LOG_STRENGTH
-        value = 0.5 * (at_odds**2 + at_strength**2) - w @ (betaln(a + r + s, b + g + f) - betaln(a + r, b + g))
-        both = digamma(a + b + r + g + n) - digamma(a + b + r + g)
-        by_alpha = a * (w @ (digamma(a + r + s) - digamma(a + r) - both))
-        by_beta = b * (w @ (digamma(b + g + f) - digamma(b + g) - both))
-        pull = at_strength / _SD_LOG_STRENGTH / (a + b)
-        gradient = np.array([a * pull - by_alpha, b * pull - by_beta])
-        gradient += np.array([1.0, -1.0]) * at_odds / _SD_LOG_ODDS
-        return float(value) / scale, gradient / scale
+    def log_ratio(start: FloatArray, more: FloatArray) -> float:
+        """Weighted sum of ln Gamma(start + more) - ln Gamma(start)."""
+        return float((w * (gammaln(start + more) - gammaln(start))).sum())
 
-    bounds = [(min(math.log(LOWEST), m), max(math.log(HIGHEST), m)) for m in middle.tolist()]
-    options = {"ftol": 1e-13, "gtol": 1e-9, "maxiter": 200}
-    found = minimize(loss, middle, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    alpha, beta = np.exp(found.x).tolist()
-    return alpha, beta
+    @cache
+    def of_successes(step: int) -> float:
+        return log_ratio(_point(centre[0], step) + r, s)
+
+    @cache
+    def of_failures(step: int) -> float:
+        return log_ratio(_point(centre[1], step) + g, f)
+
+    @cache
+    def objective(steps: tuple[int, int]) -> float:
+        a, b = (_point(middle, step) for middle, step in zip(centre, steps, strict=True))
+        odds, strength = math.log(a / b) - log_odds, math.log(a + b) - log_strength
+        hyperprior = -0.5 * ((odds / _SD_LOG_ODDS) ** 2 + (strength / _SD_LOG_STRENGTH) ** 2)
+        return of_successes(steps[0]) + of_failures(steps[1]) - log_ratio(a + b + r + g, s + f) + hyperprior
+
+    low, high = zip(*(_grid_ends(middle) for middle in centre), strict=True)
+    at, stride = (0, 0), 16
+    while stride:
+        near = [
+            (at[0] + stride * i, at[1] + stride * j)
+            for i, j in product((-1, 0, 1), repeat=2)
+            if low[0] <= at[0] + stride * i <= high[0] and low[1] <= at[1] + stride * j <= high[1]
+        ]
+        best = max(near, key=objective)
+        if objective(best) > objective(at):
+            at = best
+        else:
+            stride //= 4
+    return _point(centre[0], at[0]), _point(centre[1], at[1])
+
+
+def _point(middle: float, step: int) -> float:
+    return float(middle * 2.0 ** (step / STEPS_PER_DOUBLING))
+
+
+def _grid_ends(middle: float) -> tuple[int, int]:
+    """The lowest and highest step from `middle` that stay in the range; 0 is always among them."""
+    below = math.ceil(STEPS_PER_DOUBLING * math.log2(LOWEST / middle) - 1e-9)
+    above = math.floor(STEPS_PER_DOUBLING * math.log2(HIGHEST / middle) + 1e-9)
+    return min(below, 0), max(above, 0)
 
 
 class PriorFit:
@@ -119,15 +145,12 @@ class PriorFit:
         self._visits = np.concatenate([self._visits, new])[-WINDOW:]
 
     def prior(self) -> tuple[float, float]:
-        """The fitted alpha and beta, moved to the nearest point of the grid."""
+        """The fitted alpha and beta."""
         age = np.arange(len(self._visits))[::-1]
         rows, where = np.unique(self._visits, axis=0, return_inverse=True)
         weights = np.bincount(where.ravel(), weights=0.5 ** (age / HALF_LIFE), minlength=len(rows))
         s, f, r, g = rows.T
-        fitted = fit_beta_prior(s, f, weights, remembered=(r, g), centre=self.centre)
-        steps = np.round(STEPS_PER_DOUBLING * np.log2(np.array(fitted) / self.centre))
-        alpha, beta = (np.array(self.centre) * 2.0 ** (steps / STEPS_PER_DOUBLING)).tolist()
-        return alpha, beta
+        return fit_beta_prior(s, f, weights, remembered=(r, g), centre=self.centre)
 
     def state_dict(self, before_last_update: bool = False) -> dict[str, Any]:
         """The visits, JSON-serialisable; on request as they were before the last `update`."""
