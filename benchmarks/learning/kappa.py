@@ -2,9 +2,9 @@
 
     python benchmarks/learning/kappa.py
 
-prints a table and writes docs/results/learning/kappa.json. With h = (r - mean) n / (n - 1) times the gradient of a
-rollout's log-probability, the mean of h over a prompt's rollouts is unbiased for the gradient of its pass rate p. Write
-that gradient as p (1 - p) u. Then
+prints a line a start and writes docs/results/learning/kappa.json. With h = (r - mean) n / (n - 1) times the gradient
+of a rollout's log-probability, the mean of h over a prompt's rollouts is unbiased for the gradient of its pass rate p.
+Write that gradient as p (1 - p) u. Then
 
     c      trace of the variance of h within prompts, over p (1 - p)
     delta  trace of the variance of u between prompts, from products of two halves of a prompt's rollouts less products

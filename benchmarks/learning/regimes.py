@@ -7,6 +7,8 @@ it, and see the same prompts in the same order.
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,10 +71,13 @@ class Regime:
             tokenizer = build_tokenizer()
             model = build_model(tokenizer, seed)
             warm_up(model, tokenizer, self.warm_up, seed)
-            partial = path.with_name(path.name + ".partial")
+            partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
             model.save_pretrained(partial)
             tokenizer.save_pretrained(partial)
-            partial.rename(path)
+            try:
+                partial.rename(path)
+            except OSError:  # another process was faster, with the same weights
+                shutil.rmtree(partial)
         return path
 
 

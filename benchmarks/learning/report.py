@@ -36,13 +36,13 @@ GRPO = "grpo"
 HEAD = """# The learning benchmark
 
 Does adaptive allocation learn more from the same number of rollouts? Printed from the stored runs by
-`python benchmarks/learning/run.py --report-only`; the runs are made by `python benchmarks/learning/run.py` (2 CPU cores,
-24 GiB, no GPU). What was run, and why, was written down beforehand:
+`python benchmarks/learning/run.py --report-only`; the runs are made by `python benchmarks/learning/run.py` (2 CPU
+cores, 24 GiB, no GPU). What was run, and why, was written down beforehand:
 [PLAN.md](../../benchmarks/learning/PLAN.md). Each run is a file in [learning/](learning/).
 
-Read the tables like this: a number is the mean over paired seeds of an arm less GRPO at the same number of rollouts, ± half the
-95 % interval (Student's t over seeds). **Bold** where the interval that holds for all arms of the table at once (Bonferroni) does
-not contain 0 either; anything else is not a finding. Accuracies are in percentage points.
+Read the tables like this: a number is the mean over paired seeds of an arm less GRPO at the same number of rollouts,
+± half the 95 % interval (Student's t over seeds). **Bold** where the interval that holds for all arms of the table at
+once (Bonferroni) does not contain 0 either; anything else is not a finding. Accuracies are in percentage points.
 """
 
 
@@ -66,7 +66,8 @@ def _page(runs: Sequence[Run], results: Path) -> Iterator[str]:
     cells = by_cell(runs)
     seeds = {len(of) for of in cells.values()}
     hours = sum(run["cpu_seconds"] for run in runs) / 3600
-    yield f"{len(runs)} runs of {len(cells)} cells, {min(seeds)} to {max(seeds)} seeds each, {hours:.1f} hours of processor time."
+    of = f"{len(runs)} runs of {len(cells)} cells, {min(seeds)} to {max(seeds)} seeds each"
+    yield f"{of}, {hours:.1f} hours of processor time."
     yield "\n![Learning curves](learning.png)\n" if results.with_suffix(".png").exists() else ""
     yield from _verdict(cells)
     yield from _regimes(cells)
@@ -137,7 +138,10 @@ def _verdict(cells: Cells) -> Iterator[str]:
                     if difference.found:
                         (better if difference.mean > 0 else worse).append(name)
     yield "## Verdict\n"
-    yield f"Of {total} comparisons with GRPO (final pass@1 and area under the curve), after correction for the arms of a table:\n"
+    yield (
+        f"Of {total} comparisons with GRPO (final pass@1 and area under the curve), after correction for the "
+        "arms of a table:\n"
+    )
     yield f"- better than GRPO: {'; '.join(better) or 'none'}."
     yield f"- worse than GRPO: {'; '.join(worse) or 'none'}.\n"
 
@@ -160,7 +164,10 @@ def _regimes(cells: Cells) -> Iterator[str]:
 
 def _gain(cells: Cells) -> Iterator[str]:
     yield "## Do more rollouts help GRPO?\n"
-    yield "Final pass@1 with half and with twice the rollouts a prompt, less that with 8; same prompts, same number of steps.\n"
+    yield (
+        "Final pass@1 with half and with twice the rollouts a prompt, less that with 8; same prompts, same number of "
+        "steps.\n"
+    )
     rows = []
     for regime in REGIMES:
         base = cells.get((regime, GRPO, ""), {})
@@ -208,8 +215,8 @@ def _factor(cells: Cells, factor: str) -> Iterator[str]:
 def _diagnostics(cells: Cells) -> Iterator[str]:
     yield "## What explains it\n"
     yield (
-        "Means over seeds. Effective rollouts: (sum of absolute advantages)^2 over the sum of their squares, as a share of the "
-        "batch's rollouts. The gradient norm is before clipping at 1.\n"
+        "Means over seeds. Effective rollouts: (sum of absolute advantages)^2 over the sum of their squares, as a "
+        "share of the batch's rollouts. The gradient norm is before clipping at 1.\n"
     )
     rows = []
     for regime in REGIMES:
@@ -235,8 +242,8 @@ def _diagnostics(cells: Cells) -> Iterator[str]:
 def _weights(cells: Cells) -> Iterator[str]:
     yield "## Realised prompt weights\n"
     yield (
-        "w = E[s f / n] / (p (1 - p)) in the first third of the training in H, by length; GRPO's equal groups of 8 have 7. Before "
-        "`prompt_weighting`, which multiplies it.\n"
+        "w = E[s f / n] / (p (1 - p)) in the first third of the training in H, by length; GRPO's equal groups of 8 "
+        "have 7. Before `prompt_weighting`, which multiplies it.\n"
     )
     lengths = (3, 6, 9, 12, 14)
     rows = []
@@ -257,8 +264,9 @@ def _kappa(path: Path) -> Iterator[str]:
         return
     yield "## kappa at the start\n"
     yield (
-        "The noise of one rollout against the spread between prompts, from exact gradients (`python benchmarks/learning/kappa.py`), "
-        "± the jackknife error; with Adam's scaling of the parameters approximated in the last column.\n"
+        "The noise of one rollout against the spread between prompts, from exact gradients "
+        "(`python benchmarks/learning/kappa.py`), ± the jackknife error; with Adam's scaling of the parameters "
+        "approximated in the last column.\n"
     )
     rows = [
         [
