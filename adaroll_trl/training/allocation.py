@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
 
+from ..allocators import allocator_class
 from ..allocators.adaroll import AdaRollAllocator
 from ..allocators.joint import AdaRollJointAllocator
 from ..allocators.uniform import UniformAllocator
+from ..allocators.vip import VIPAllocator
 from ..batch import GenerationBatch
 from ..config import AdaRollOptions
 from ..planner import RolloutPlanner
@@ -110,6 +113,8 @@ def plan_allocation(
     store = None
     if isinstance(planner.allocator, AdaRollJointAllocator):
         store = planner.allocator.store = _Watched(options.table_cache_dir)
+    if isinstance(planner.allocator, VIPAllocator):
+        planner.allocator.process = None  # prompts that all have the prior tell nothing about their neighbours
     prior = (float(options.prior_alpha), float(options.prior_beta))
     budget = num_prompts * num_generations
     rounds = planner.num_rounds(num_prompts)
@@ -165,8 +170,11 @@ def _play(
 ) -> dict[str, Any] | None:
     """Simulated share with signal; as many batches as a few seconds hold where they are played one by one."""
     allocator = planner.allocator
-    if not isinstance(allocator, AdaRollAllocator | AdaRollJointAllocator):
+    name = getattr(allocator, "name", "")
+    if isinstance(allocator, UniformAllocator) or type(allocator) is not allocator_class(name):
         return None
+    if not isinstance(allocator, AdaRollJointAllocator):  # whose tables are large, and which keeps no other state
+        allocator = deepcopy(allocator)
 
     def play(batches: int, seed: int) -> Any:
         return simulate(
@@ -183,7 +191,7 @@ def _play(
         )
 
     batches = max(_FEWEST_BATCHES, ceil(_PROMPTS_SIMULATED / num_prompts))
-    if isinstance(allocator, AdaRollJointAllocator):
+    if not isinstance(allocator, AdaRollAllocator):
         start = time.perf_counter()
         play(2, 1)
         affordable = 2 * _SECONDS_SIMULATED / (time.perf_counter() - start)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from ..checks import explain_batch_size
-from ..config import AdaRollGRPOConfig, options_of
+from ..checks import advice_on_options, explain_batch_size
+from ..config import AdaRollGRPOConfig, AdaRollOptions, options_of
 from ..tasks.sources import first_line
 from .allocation import AllocationPlan, plan_allocation, uniform_signal
 from .data import source_of
@@ -85,6 +85,8 @@ def make_plan(run: Run) -> TrainingPlan:
     """
     config, script, model = run.config, run.script, run.model
     notes = [run.missing] if run.missing else []
+    if script.trainer == "adaroll":
+        notes += advice_on_options(options_of(config), AdaRollOptions())
     rows = _rows(run.train_dataset)
     batch = _batch(config, rows)
     options = options_of(config)
