@@ -12,7 +12,8 @@ and the prior in use maximises sum_v w_v ln L_v + ln h, the marginal likelihood 
 - Given the remembered counts, a visit's probability is a proper one whatever `belief_decay` is: with nothing
   remembered it is the beta-binomial, with all of it the product over a prompt's visits telescopes to the likelihood of
   its total. Putting faded counts into a beta-binomial instead would take them for fewer rollouts with too little
-  noise, and find too strong a prior.
+  noise, and find too strong a prior. What is fitted is thus the prior that foretells best together with this decay:
+  where pass rates move less than the decay assumes, it is weaker than the pass rates' spread over prompts.
 - Which prompts got how many rollouts does not matter: counts are decided from outcomes that the likelihood already
   conditions on or contains, so stopping rules cancel (likelihood principle; Berger and Wolpert 1988). Shares of
   successes per rollout, in contrast, lean to prompts that got more.
@@ -22,8 +23,8 @@ and the prior in use maximises sum_v w_v ln L_v + ln h, the marginal likelihood 
 
 The hyperprior is normal around the configured prior: log odds of the mean with standard deviation 2, log strength
 alpha + beta with 1. Without outcomes the fit is the configured prior. The fit depends on the window alone, not on
-earlier fits, so a resumed run has the same one. It lies on a grid around the configured prior, of steps of 2^(1/8) (9 %)
-in alpha and in beta: the planner builds tables for each new prior, and finer steps are lost in the noise of the fit.
+earlier fits, so a resumed run has the same one. It lies on a grid around the configured prior, with steps of 2^(1/8)
+(9 %) in alpha and in beta: the planner builds tables for each new prior, and finer steps are lost in the fit's noise.
 """
 
 from __future__ import annotations
