@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .weights import StoppingPlan
 
 
 @dataclass
@@ -89,6 +91,7 @@ class GenerationBatch:
     left: int
     rounds_left: int
     rounds: list[Round] = field(default_factory=list)
+    plans: Sequence[StoppingPlan] | None = None  # one a prompt, on the main process, see `Allocator.stopping_plan`
     estimates: dict[str, float] = field(default_factory=dict)  # logged, see `RolloutPlanner` and `Calibration`
     seconds: float = 0.0  # spent on allocation decisions
 

@@ -114,6 +114,17 @@ def check_prompt_weighting(weighting: str, aggregation: str) -> None:
         )
 
 
+def check_unbiased(allocator: str, has_plan: bool) -> None:
+    """Refuse unbiased weights where a prompt's rollouts depend on the rewards of others."""
+    if not has_plan:
+        raise ValueError(
+            f"prompt_weighting='unbiased' with allocator {allocator!r} in several rounds: it shares one budget, so "
+            "how many rollouts a prompt gets depends on the others' rewards, and no factor on its own outcomes is "
+            "exact. Set rounds=1, or prompt_weighting='uniform', which is approximate and takes any allocator; an "
+            "allocator of your own may offer `stopping_plan`."
+        )
+
+
 def check_generation_seed(args: Any) -> None:
     """Refuse a seed in the options of generation: all rounds of a batch would be alike."""
     for name in ("generation_kwargs", "transformers_continuous_batching_config"):
@@ -237,6 +248,7 @@ def nothing_to_decide(num_prompts: int, num_generations: int, min_rollouts: int,
 def ignored_options(options: Any, defaults: Any) -> str | None:
     """Which options were set and have no effect beside the chosen allocator and utility; None where all have."""
     elsewhere = ":" not in options.allocator and options.allocator != "adaroll_joint"
+    kind = allocator_class(options.allocator)
     unused = {
         "rounds": kind is not None and not kind.reads_rounds,
         "block_size": elsewhere,
@@ -248,23 +260,11 @@ def ignored_options(options: Any, defaults: Any) -> str | None:
         return None
     given = ", ".join(f"{name}={getattr(options, name)!r}" for name in ignored)
     return (
-    kind = allocator_class(options.allocator)
         f"No effect with allocator={options.allocator!r} and utility={options.utility!r}: {given}. Remove it, or "
         "choose the allocator or utility that reads it."
     )
 
 
-def check_max_rollouts(num_generations: int, min_rollouts: int, max_rollouts: int) -> None:
-    """The bounds must hold the budget of num_generations rollouts per prompt."""
-    if max_rollouts < num_generations or max_rollouts < min_rollouts:
-        raise ValueError(
-            f"max_rollouts={max_rollouts} must be at least num_generations={num_generations} (the budget is "
-            f"num_generations rollouts per prompt, all spent) and at least min_rollouts={min_rollouts}."
-        )
-
-
-def check_rows(inputs: Sequence[Mapping[str, Any]], first_row: int, num_generations: int, expected: int) -> None:
-    """The rows of a rank are those the allocation assumes: as many as expected, and one prompt per group."""
 def advice_on_options(options: Any, defaults: Any) -> list[str]:
     """What to know about options that do less than they seem to, beside the chosen allocator."""
     kind = allocator_class(options.allocator)
@@ -284,6 +284,17 @@ def advice_on_options(options: Any, defaults: Any) -> list[str]:
     return advice
 
 
+def check_max_rollouts(num_generations: int, min_rollouts: int, max_rollouts: int) -> None:
+    """The bounds must hold the budget of num_generations rollouts per prompt."""
+    if max_rollouts < num_generations or max_rollouts < min_rollouts:
+        raise ValueError(
+            f"max_rollouts={max_rollouts} must be at least num_generations={num_generations} (the budget is "
+            f"num_generations rollouts per prompt, all spent) and at least min_rollouts={min_rollouts}."
+        )
+
+
+def check_rows(inputs: Sequence[Mapping[str, Any]], first_row: int, num_generations: int, expected: int) -> None:
+    """The rows of a rank are those the allocation assumes: as many as expected, and one prompt per group."""
     if len(inputs) != expected:
         raise ValueError(
             f"This process got {len(inputs)} rows for a generation batch, where per_device_train_batch_size x "

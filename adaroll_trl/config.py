@@ -15,7 +15,7 @@ from .allocators import ALLOCATOR_NAMES, check_own_options
 from .checks import check_max_rollouts, explain_batch_size
 from .utilities import UTILITY_NAMES
 
-PROMPT_WEIGHTINGS = ("rollout", "prompt", "uniform", "progress")
+PROMPT_WEIGHTINGS = ("rollout", "prompt", "uniform", "unbiased", "progress")
 
 
 @dataclass
@@ -105,8 +105,8 @@ class AdaRollOptions:
     kappa: float = field(
         default=2.0,
         metadata={
-            "help": "Only for utility='progress' and prompt_weighting='progress': the noise of one rollout against the "
-            "spread between prompts."
+            "help": "Only for utility='progress' and prompt_weighting='progress': the noise of one rollout against "
+            "the spread between prompts."
         },
     )
     block_size: int = field(
@@ -138,7 +138,8 @@ class AdaRollOptions:
         metadata={
             "help": "'rollout': a prompt weighs as much as its rollouts, as in TRL's loss. 'prompt': as any other "
             "prompt. 'uniform': the update's weight at each pass rate is brought to that of equal groups; "
-            "'package.module:function' to that function of the pass rate. 'progress': by 1 / (s f / n + kappa)."
+            "'package.module:function' to that function of the pass rate. 'unbiased': exactly uniform, where one "
+            "prompt's rollouts do not depend on another's. 'progress': by 1 / (s f / n + kappa)."
         },
     )
     table_cache_dir: str | None = field(
@@ -165,10 +166,10 @@ class AdaRollOptions:
         _require_choice("prompt_weighting", self.prompt_weighting, PROMPT_WEIGHTINGS, "'package.module:function'")
         _require_choice("allocator", self.allocator, ALLOCATOR_NAMES, "'package.module:Class'")
         _require_choice("utility", self.utility, UTILITY_NAMES, "'package.module:function'")
-
         self.allocator_kwargs = _parse_kwargs("allocator_kwargs", self.allocator_kwargs)
         if self.allocator in ALLOCATOR_NAMES:
             check_own_options(self.allocator, self.allocator_kwargs or {})
+
     def _validate_prior(self) -> None:
         """What beliefs start from, and what the allocator can take."""
         _require_choice("prior_source", self.prior_source, ("fixed", "empirical_bayes"))
@@ -237,7 +238,6 @@ def load_by_path(name: str, path: str) -> Any:
         ) from error
 
 
-def _is_number(value: Any) -> bool:
 def _parse_kwargs(name: str, value: Any) -> dict[str, Any] | None:
     """A dict with names as keys, from itself or from JSON; None for none."""
     parsed = value
@@ -251,6 +251,7 @@ def _parse_kwargs(name: str, value: Any) -> dict[str, Any] | None:
     return parsed
 
 
+def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -83,6 +83,19 @@ class RolloutPlanner:
         rounds = self.allocator.num_rounds(num_prompts, budget, self.rounds, self.min_rollouts)
         return max(1, min(rounds, budget // self.world_size))
 
+    def has_stopping_plan(self, num_prompts: int) -> bool:
+        """Whether each prompt's rollouts are decided before the first reward, or from its own outcomes alone."""
+        rounds = self.num_rounds(num_prompts)
+        start = AllocationState(
+            np.zeros(num_prompts),
+            np.zeros(num_prompts),
+            min_rollouts=self.min_rollouts,
+            max_rollouts=self.max_rollouts,
+            multiple_of=self.world_size,
+        )
+        budget = num_prompts * self.num_generations
+        return rounds == 1 or self.allocator.stopping_plan(start, budget, rounds) is not None
+
     def decide(self, batch: GenerationBatch) -> Decision:
         """The next round's counts, checked."""
         state = AllocationState(
@@ -97,6 +110,8 @@ class RolloutPlanner:
             multiple_of=self.world_size,
         )
         start = time.perf_counter()
+        if not batch.rounds:
+            batch.plans = self.allocator.stopping_plan(state, batch.left, batch.rounds_left)
         estimates = {} if batch.rounds else self._estimates(batch, state)
         counts = self.allocator.allocate(state, batch.left, batch.rounds_left)
         seconds = time.perf_counter() - start
@@ -138,6 +153,7 @@ def _load_allocator(path: str, arguments: dict[str, Any]) -> Allocator:
     try:
         allocator = loaded(**arguments)
     except TypeError as error:
+        given = f"with allocator_kwargs={arguments!r}" if arguments else "without arguments"
         raise ValueError(
             f"allocator={path!r} cannot be made {given}: {error}. Its parameters are what `allocator_kwargs` gives; "
             "the others need defaults. Or set `trainer.allocator` to an instance."
@@ -150,16 +166,15 @@ def _load_allocator(path: str, arguments: dict[str, Any]) -> Allocator:
 
 
 def _make_allocator(options: AdaRollOptions, utility: Utility) -> Allocator:
+    arguments = options.allocator_kwargs or {}
+    assert isinstance(arguments, dict)  # `validate_adaroll` has parsed it
     if ":" in options.allocator:
         return _load_allocator(options.allocator, arguments)
     return make_allocator(
-        given = f"with allocator_kwargs={arguments!r}" if arguments else "without arguments"
         options.allocator,
         utility=utility,
         block_size=options.block_size,
         draws_per_round=options.draws_per_round,
         table_cache_dir=options.table_cache_dir,
-    )
-    arguments = options.allocator_kwargs or {}
-    assert isinstance(arguments, dict)  # `validate_adaroll` has parsed it
         **arguments,
+    )

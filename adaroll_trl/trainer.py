@@ -43,6 +43,7 @@ from .checks import (
     check_prompt_weighting,
     check_rows,
     check_trainer,
+    check_unbiased,
     explain_batch_size,
     ignored_options,
     warn_if_trl_changed,
@@ -93,9 +94,9 @@ class AdaRollMixin(_Base):
         options = self.adaroll = options_of(self.args)
         if ignored := ignored_options(options, AdaRollOptions()):
             self._warn(ignored)
-        group, world = self.num_generations, self.accelerator.num_processes
         for advice in advice_on_options(options, AdaRollOptions()):
             self._warn(advice)
+        group, world = self.num_generations, self.accelerator.num_processes
         prompts = self.args.generation_batch_size // group
         self._planner = RolloutPlanner(options, prompts, group, world, self._warn)
         prior = (options.prior_alpha, options.prior_beta)
@@ -108,6 +109,7 @@ class AdaRollMixin(_Base):
         )
         self._weighting = PromptWeighting(options, group)
         check_prompt_weighting(options.prompt_weighting, self.multi_objective_aggregation)
+        self._check_unbiased()
         self._round: Round | None = None  # the one that is running
         self._held_metrics: dict[str, list[float]] = {}
         self._allocator_before: Callable[[], dict[str, Any]] = dict
@@ -120,7 +122,18 @@ class AdaRollMixin(_Base):
 
     @allocator.setter
     def allocator(self, allocator: Allocator) -> None:
-        self._planner.allocator = allocator
+        before, self._planner.allocator = self._planner.allocator, allocator
+        try:
+            self._check_unbiased()
+        except ValueError:
+            self._planner.allocator = before
+            raise
+
+    def _check_unbiased(self) -> None:
+        prompts = self.args.generation_batch_size // self.num_generations
+        name = getattr(self.allocator, "name", type(self.allocator).__name__)
+        if self.adaroll.prompt_weighting == "unbiased":
+            check_unbiased(name, self._from_main(lambda: self._planner.has_stopping_plan(prompts)))
 
     def _warn(self, message: str) -> None:
         if self.accelerator.is_main_process:
@@ -276,7 +289,10 @@ class AdaRollMixin(_Base):
         self, batch: GenerationBatch, advantages: torch.Tensor, std: torch.Tensor, group_ids: torch.Tensor
     ) -> torch.Tensor:
         """The advantages by `prompt_weighting`; the weights they give the prompts are taken down for the log."""
-        factors = self._weighting.factors(batch)
+        if self.adaroll.prompt_weighting == "unbiased":  # the plans are known to the main process
+            factors = self._from_main(lambda: self._weighting.factors(batch))
+        else:
+            factors = self._weighting.factors(batch)
         if factors is not None:
             if self._weighting.of_unscaled and self.scale_rewards == "group":
                 advantages = unscaled(advantages, std)

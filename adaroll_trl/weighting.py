@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .config import load_by_path
+from .weights import StoppingPlan, unbiased_masses
 
 if TYPE_CHECKING:
     from .batch import GenerationBatch
@@ -71,7 +72,7 @@ class PromptWeighting:
     """
 
     def __init__(self, options: AdaRollOptions, num_generations: int) -> None:
-        self._weighting, self._kappa = options.prompt_weighting, options.kappa
+        self._weighting, self._kappa, self._group = options.prompt_weighting, options.kappa, num_generations
         self.of_unscaled = self._weighting not in ("rollout", "prompt")
         self._rates = PassRates(options.prior_alpha, options.prior_beta)
         self._curve = WeightCurve()
@@ -90,6 +91,8 @@ class PromptWeighting:
             return even_factors(batch.rollouts)
         if self._weighting == "progress":
             return progress_factors(batch.successes, batch.failures, self._kappa)
+        if self._weighting == "unbiased":
+            return unbiased_factors(batch, self._group)
         assert self._target is not None
         return self._target.factors(self._posteriors(batch))
 
@@ -245,6 +248,36 @@ class WeightCurve:
 def even_factors(rollouts: NDArray[np.int64]) -> FloatArray:
     """B / (n n_i) for prompt i: after it, a loss that averages over rollouts averages over prompts; shape (n,)."""
     return rollouts.sum() / (np.count_nonzero(rollouts) * np.maximum(rollouts, 1.0))
+
+
+def unbiased_factors(batch: GenerationBatch, num_generations: int) -> FloatArray:
+    """(G - 1) T / (s f / n), which makes w(p) = G - 1 for every p, as in plain GRPO; shape (n,).
+
+    T is the unbiased mass of `adaroll_trl.weights`: s f / (n (n - 1)) where the numbers of rollouts were fixed before
+    the first reward, else that of each prompt's plan.
+
+    Raises:
+        ValueError: if a prompt did not get the rollouts of its plan.
+    """
+    s, f = batch.successes, batch.failures
+    if len(batch.rounds) == 1:
+        return (num_generations - 1) / np.maximum(s + f - 1, 1.0)
+    assert batch.plans is not None
+    tables: dict[StoppingPlan, dict[tuple[int, int], float]] = {}
+    unbiased = np.zeros(batch.num_prompts)
+    for prompt, plan in enumerate(batch.plans):
+        if plan not in tables:
+            tables[plan] = unbiased_masses(plan)
+        try:
+            end = plan.end_of([(int(r.successes[prompt]), int(r.failures[prompt])) for r in batch.rounds])
+        except ValueError as error:
+            raise ValueError(
+                f"prompt_weighting='unbiased': prompt {batch.keys[prompt]!r} did not get what the allocator's "
+                f"`stopping_plan` says. {error}"
+            ) from error
+        unbiased[prompt] = tables[plan][end]
+    mass = group_mass(s, f)
+    return np.where(mass > 0, (num_generations - 1) * unbiased / np.where(mass > 0, mass, 1.0), 0.0)
 
 
 def progress_factors(successes: FloatArray, failures: FloatArray, kappa: float) -> FloatArray:

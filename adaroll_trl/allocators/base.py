@@ -10,10 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ..weights import StoppingPlan
 
 
 @dataclass
@@ -80,10 +83,10 @@ class Allocator(ABC):
 
     name: str
     largest_group: int | None = None  # the most rollouts a prompt that it can plan for; None: any number
+    reads_rounds: bool = True  # whether the user's `rounds` has an effect on it
     needs_beliefs: bool = False  # whether it tells prompts apart by carried beliefs alone, before the first rollout
 
     def num_rounds(self, num_prompts: int, budget: int, rounds: int, min_rollouts: int) -> int:
-    reads_rounds: bool = True  # whether the user's `rounds` has an effect on it
         """Rounds that it wants for `budget` rollouts over `num_prompts` prompts; `rounds` is the user's wish."""
         return rounds
 
@@ -99,6 +102,17 @@ class Allocator(ABC):
     def expected_utility(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> float:
         """Expected terminal utility, summed over prompts, of following this allocator from `state`; nan if unknown."""
         return float("nan")
+
+    def stopping_plan(
+        self, state: AllocationState, rollouts_left: int, rounds_left: int
+    ) -> Sequence[StoppingPlan] | None:
+        """One plan a prompt, if each prompt's rollouts are decided from its own outcomes alone; None otherwise.
+
+        Called before the first round, with the arguments of `allocate`. `prompt_weighting="unbiased"` needs it where
+        there are several rounds. In each round a prompt gets exactly what its plan says; in rounds where that is 0 it
+        may get any number, so that the budget can be spent.
+        """
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-serialisable state that lives over steps."""
