@@ -23,6 +23,7 @@ class Round:
         belief_means (float array, same shape): the prompt's expected success probability when the row was asked for.
         local (`slice`): this rank's part of the gathered rows.
         successes, failures (float arrays of shape (n,)): each prompt's scored outcomes.
+        outcomes (float array of shape (rows over all ranks,)): 1 for a success, 0 for a failure, nan without reward.
         rewards (`torch.Tensor` of shape (rows over all ranks, reward functions)): gathered rewards.
         output (`dict`): what TRL's method returned on this rank.
         metrics, logs (`dict`): what TRL added to the trainer's `_metrics["train"]` and `_logs`.
@@ -33,6 +34,7 @@ class Round:
     local: slice
     successes: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     failures: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    outcomes: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     rewards: Any = None
     output: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -41,6 +43,23 @@ class Round:
     @property
     def rows(self) -> int:
         return len(self.group_ids)
+
+
+@dataclass(frozen=True)
+class OwnRollouts:
+    """This rank's rollouts of a finished batch.
+
+    Args:
+        output (`dict`): what the trainer returned for them.
+        group_ids (int array of shape (rows,)): their prompts, numbered over all ranks.
+        outcomes (float array of shape (rows,)): 1 for a success, 0 for a failure, nan without reward.
+        mixed_groups (int array): the prompts that have both, over all ranks.
+    """
+
+    output: dict[str, Any]
+    group_ids: NDArray[np.int64]
+    outcomes: NDArray[np.float64]
+    mixed_groups: NDArray[np.int64]
 
 
 def deal(counts: NDArray[np.int64], lengths: NDArray[np.int64], loads: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -149,6 +168,13 @@ class GenerationBatch:
         self.rollouts += np.bincount(round_.group_ids, minlength=self.num_prompts)
         self.left -= round_.rows
         self.rounds_left -= 1
+
+    def own_rollouts(self, output: dict[str, Any]) -> OwnRollouts:
+        """This rank's rollouts, with what the trainer returns for them."""
+        group_ids = np.concatenate([round_.group_ids[round_.local] for round_ in self.rounds])
+        outcomes = np.concatenate([round_.outcomes[round_.local] for round_ in self.rounds])
+        mixed = np.flatnonzero((self.successes > 0) & (self.failures > 0))
+        return OwnRollouts(dict(output), group_ids, outcomes, mixed)
 
     def table_columns(self) -> dict[str, list[Any]]:
         """The columns that the completions table gains, row by row."""

@@ -30,7 +30,7 @@ from trl import GRPOTrainer
 
 from .advantages import group_advantages, group_masses, unscaled, weighted_rewards
 from .allocators import Allocator
-from .batch import GenerationBatch, Round
+from .batch import GenerationBatch, OwnRollouts, Round
 from .beliefs import Beliefs, prompt_key
 from .calibration import Calibration
 from .checkpoint import STATE_FILE, load_state, save_state
@@ -110,6 +110,7 @@ class AdaRollMixin(_Base):
         self._weighting = PromptWeighting(options, group)
         check_prompt_weighting(options.prompt_weighting, self.multi_objective_aggregation)
         self._check_unbiased()
+        self.last_batch: OwnRollouts | None = None  # for `measure_kappa`
         self._round: Round | None = None  # the one that is running
         self._held_metrics: dict[str, list[float]] = {}
         self._allocator_before: Callable[[], dict[str, Any]] = dict
@@ -219,6 +220,7 @@ class AdaRollMixin(_Base):
             round_.output = super()._generate_and_score_completions(rows)
         check_completions(len(rows), len(round_.output["completion_ids"]), self.rollout_func is not None)
         outcomes = self._success.outcomes(round_.rewards)
+        round_.outcomes = outcomes
         batch.record(round_, *tally(outcomes, round_.group_ids, batch.num_prompts))
         batch.seconds += decision.seconds
         batch.estimates |= decision.estimates
@@ -272,6 +274,7 @@ class AdaRollMixin(_Base):
         self._log_batch(batch, rewards_per_func, advantages, std, group_ids)
         rates = self._pass_rates(batch.rows, batch.keys)
         self._beliefs.update(batch.keys, batch.successes, batch.failures, rates)
+        self.last_batch = batch.own_rollouts(output)
         return output
 
     def _judge_beliefs(self, batch: GenerationBatch) -> dict[str, float]:

@@ -1,0 +1,158 @@
+"""kappa measured from gradients: the estimate, the projected gradients, and both in a trainer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from adaroll_trl import AdaRollGRPOTrainer
+from adaroll_trl.noise import KappaCallback, estimate_kappa, measure_kappa, rollout_gradients
+from tests.tiny import build_model_dir, make_trainer
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("noise")
+    model_dir = build_model_dir(folder / "model")
+
+    def make(**options: Any) -> Any:
+        return make_trainer(AdaRollGRPOTrainer, model_dir=model_dir, output_dir=folder / "run", **options)
+
+    make.model_dir = model_dir
+    return make
+
+
+def made_gradients(
+    kappa: float, prompts: int, sizes: list[tuple[int, int]], seed: int = 0, dimension: int = 40
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rollouts with noise of variance 1 around directions of spread 1 / kappa; three of four prompts have signal."""
+    random = np.random.default_rng(seed)
+    gradients, ids, outcomes = [], [], []
+    for prompt in range(prompts):
+        s, f = sizes[prompt % len(sizes)]
+        direction = 0.3 + random.normal(size=dimension) * np.sqrt(1 / kappa / dimension)
+        shared = random.normal(size=dimension)  # what right and wrong answers have in common does not matter
+        for outcome in [1.0] * s + [0.0] * f:
+            noise = random.normal(size=dimension) / np.sqrt(dimension)
+            gradients.append(shared + (outcome - 0.5) * direction + noise)
+            ids.append(prompt)
+            outcomes.append(outcome)
+    return np.array(gradients), np.array(ids), np.array(outcomes)
+
+
+SIZES = [(1, 7), (4, 4), (8, 0), (2, 3)]
+
+
+@pytest.mark.parametrize("kappa", [0.5, 4.0])
+def test_kappa_is_found_within_its_error(kappa):
+    inverses = [estimate_kappa(*made_gradients(kappa, 60, SIZES, seed)) for seed in range(40)]
+    found = np.array([one.inverse for one in inverses])
+    assert abs(found.mean() - 1 / kappa) < 4 * found.std() / math.sqrt(40)
+    jackknife = np.mean([one.inverse_error for one in inverses])
+    assert 0.7 < jackknife / found.std(ddof=1) < 1.4
+    assert np.mean([one.interval[0] < kappa < one.interval[1] for one in inverses]) > 0.8
+    assert inverses[0].prompts == 45
+
+
+def test_no_spread_is_an_infinite_kappa_not_a_crash():
+    for seed in range(20):
+        found = estimate_kappa(*made_gradients(1e9, 8, SIZES, seed))
+        if found.inverse <= 0:
+            break
+    assert found.kappa == math.inf
+    assert found.interval[1] == math.inf
+
+
+def test_rollouts_without_reward_are_left_out():
+    gradients, ids, outcomes = made_gradients(2.0, 12, SIZES)
+    more = (np.full((5, 40), 1e6), np.arange(5), np.full(5, np.nan))
+    with_more = estimate_kappa(*(np.concatenate(pair) for pair in zip((gradients, ids, outcomes), more, strict=True)))
+    assert with_more == estimate_kappa(gradients, ids, outcomes)
+
+
+@pytest.mark.parametrize("sizes", [[(1, 1)], [(8, 0)]])
+def test_too_little_to_measure_is_said(sizes):
+    with pytest.raises(ValueError, match="kappa needs at least 3 prompts with both outcomes"):
+        estimate_kappa(*made_gradients(2.0, 12, sizes))
+
+
+@pytest.fixture(scope="module")
+def rollouts(build):
+    """A model, and padded rows as TRL has them."""
+    model = AutoModelForCausalLM.from_pretrained(build.model_dir, dtype=torch.float32)
+    ids = torch.randint(5, 50, (6, 12), generator=torch.Generator().manual_seed(1))
+    attention = torch.ones_like(ids)
+    attention[1, :3] = 0  # a short prompt
+    attention[2, 9:] = 0  # a short completion
+    written = attention[:, 6:].clone()
+    written[3, 2:4] = 0  # a tool's words
+    return model, ids, attention, written
+
+
+@pytest.mark.parametrize("mean_over_tokens", [False, True])
+def test_gradients_are_those_of_the_whole_batch(rollouts, mean_over_tokens):
+    """The sum of the rows is the gradient of the batch's loss, computed at once with padding."""
+    model, ids, attention, written = rollouts
+    rows = rollout_gradients(
+        model, ids, attention, written, temperature=0.7, mean_over_tokens=mean_over_tokens, dimension=None
+    )
+    positions = (attention.cumsum(1) - 1).clamp(min=0)
+    logits = model(input_ids=ids, attention_mask=attention, position_ids=positions).logits / 0.7
+    logp = torch.log_softmax(logits[:, 5:-1], dim=-1).gather(2, ids[:, 6:, None]).squeeze(2) * written
+    per_row = logp.sum(1) / (written.sum(1) if mean_over_tokens else 1)
+    whole = torch.autograd.grad(per_row.sum(), list(model.parameters()))
+    expected = torch.cat([gradient.flatten() for gradient in whole])
+    torch.testing.assert_close(rows.sum(0), expected, atol=1e-4, rtol=1e-3)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_projections_keep_inner_products(rollouts):
+    model, ids, attention, written = rollouts
+    exact = rollout_gradients(model, ids, attention, written, dimension=None)
+    gram = exact @ exact.T
+    sketches = [rollout_gradients(model, ids, attention, written, dimension=256, seed=seed) for seed in range(24)]
+    grams = torch.stack([sketch @ sketch.T for sketch in sketches])
+    scale = torch.sqrt(gram.diagonal()[:, None] * gram.diagonal())
+    error = grams.std(dim=0) / math.sqrt(24)
+    assert ((grams.mean(dim=0) - gram).abs() < 4.5 * error + 1e-6).all()
+    assert ((grams - gram).abs() / scale).mean() < 2 * math.sqrt(2 / 256)
+
+
+def test_kappa_of_a_trainer(build):
+    trainer = build(steps_per_generation=16, max_steps=2, num_generations=4)
+    with pytest.raises(ValueError, match="call it after the first step"):
+        measure_kappa(trainer)
+    trainer.add_callback(KappaCallback(trainer, every=1))
+    trainer.train()
+    logged = [entry for entry in trainer.state.log_history if "adaroll/kappa_inverse" in entry]
+    assert len(logged) == 2
+    assert logged[0]["adaroll/kappa_inverse_error"] > 0
+    found = measure_kappa(trainer, max_prompts=5)
+    assert found.prompts == 5
+    assert found.rollouts == trainer_rollouts(trainer, 5)
+
+
+def trainer_rollouts(trainer: Any, prompts: int) -> int:
+    batch = trainer.last_batch
+    return int(np.isin(batch.group_ids, batch.mixed_groups[:prompts]).sum())
+
+
+def test_measuring_changes_nothing(build):
+    def run(every: int | None) -> list[float]:
+        trainer = build(steps_per_generation=6, max_steps=2, num_generations=4)
+        if every:
+            trainer.add_callback(KappaCallback(trainer, every=every))
+        trainer.train()
+        return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+    assert run(None) == run(1)
+
+
+def test_an_interval_of_no_steps_is_refused(build):
+    with pytest.raises(ValueError, match="every=0 must be at least 1"):
+        KappaCallback(None, every=0)
