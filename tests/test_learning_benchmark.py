@@ -1,0 +1,164 @@
+"""The learning benchmark: runs that are stored once and repeat exactly, statistics against scipy, kappa on known noise."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from adaroll_trl.demo.tiny import build_model, build_tokenizer
+
+FOLDER = Path(__file__).parent.parent / "benchmarks" / "learning"
+MODULES = ("regimes", "cell", "design", "summary", "report", "picture", "run", "kappa")
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """The benchmark's modules, which have the names that other benchmarks' have."""
+    before = {name: sys.modules.pop(name) for name in MODULES if name in sys.modules}
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield SimpleNamespace(**{name: __import__(name) for name in MODULES})
+    finally:
+        sys.path.remove(str(FOLDER))
+        for name in MODULES:
+            sys.modules.pop(name, None)
+        sys.modules.update(before)
+
+
+@pytest.fixture
+def options(bench, tmp_path):
+    """Two arms in the sparse regime, one seed, two steps, from a model that nobody warmed up."""
+    start = tmp_path / "work" / "starts" / "warm-up300-seed0"
+    tokenizer = build_tokenizer()
+    build_model(tokenizer, 0).save_pretrained(start)
+    tokenizer.save_pretrained(start)
+    arguments = ["--stages", "base", "--cells", "HR-grpo", "HR-carry-1", "--seeds", "0", "--steps", "2", "--jobs", "1"]
+    paths = ["--results", str(tmp_path / "learning"), "--work", str(tmp_path / "work")]
+    return bench.run.make_parser().parse_args([*arguments, *paths, "--job", "0"])
+
+
+def test_a_run_is_stored_once_and_repeats_exactly(bench, options, monkeypatch, capsys):
+    monkeypatch.setattr(bench.cell, "MAX_TOKENS", 4)
+    assert [bench.run.result_path(Path(), *run).as_posix() for run in bench.run.missing_runs(options)] == [
+        "HR-grpo/seed0.json",
+        "HR-carry-1-round/seed0.json",
+    ]
+    assert bench.run.run_share(options) == 0
+    assert bench.run.missing_runs(options) == []
+    stored = sorted(options.results.glob("*/*.json"))
+    first = bench.summary.read_runs(options.results)
+    stored[0].unlink()
+    assert bench.run.run_share(options) == 0
+    again = bench.summary.read_runs(options.results)
+    for one, other in zip(first, again, strict=True):
+        assert {k: v for k, v in one.items() if "seconds" not in k} == {
+            k: v for k, v in other.items() if "seconds" not in k
+        }
+    for run in again:
+        columns = np.array(run["groups"]).sum(axis=0)
+        assert columns[bench.cell.GROUP_COLUMNS.index("rollouts")] == 2 * 16 * 8  # equal budgets
+        assert len(run["right"]["0"]) == len(run["right"]["2"]) == 480
+    bench.report.write_report(options.results)
+    page = options.results.with_suffix(".md").read_text()
+    assert "| `carry-1-round` | 1 |" in page
+    assert "(one seed)" in capsys.readouterr().out
+    assert options.results.with_suffix(".png").stat().st_size > 1000
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(bench, options, monkeypatch, capsys):
+    def run_cell(cell, seed, *_):
+        if cell.arm == "grpo":
+            raise RuntimeError("no luck")
+        return {"cpu_seconds": 0}
+
+    monkeypatch.setattr(bench.run, "run_cell", run_cell)
+    assert bench.run.run_share(options) == 1
+    assert "HR-grpo, seed 0, failed" in capsys.readouterr().err
+    assert [cell.arm for cell, _ in bench.run.missing_runs(options)] == ["grpo"]
+
+
+def test_every_cell_of_the_design_is_a_valid_config_and_has_a_name_of_its_own(bench, tmp_path):
+    from adaroll_trl import AdaRollGRPOConfig
+
+    cells = [cell for stage in bench.design.STAGES.values() for cell in stage]
+    assert len({cell.name for cell in cells}) == len(cells)
+    for cell in cells:
+        AdaRollGRPOConfig(
+            output_dir=str(tmp_path),
+            bf16=False,
+            use_cpu=True,
+            per_device_train_batch_size=cell.prompts * cell.num_generations,
+            num_generations=cell.num_generations,
+            **cell.options,
+        )
+
+
+def test_arms_of_a_seed_see_the_same_prompts_and_none_that_is_held_out(bench):
+    regime = bench.regimes.REGIMES["HR"]
+    rows = regime.training(3200, 4)
+    assert len(rows) == 240
+    assert rows == regime.training(3200, 4)
+    assert rows != regime.training(3200, 5)
+    assert not {row["prompt"] for row in rows} & {problem.prompt for problem in regime.held_out()}
+
+
+def fake_run(right, seed=0, steps=4, **fields):
+    return {"right": right, "seed": seed, "steps": steps, "prompts": 10, "num_generations": 8, **fields}
+
+
+def test_intervals_are_those_of_a_paired_t_test(bench):
+    differences = np.array([0.02, -0.01, 0.03, 0.01, 0.02])
+    found = bench.summary.interval(differences, 1)
+    low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+    assert (found.mean - found.half, found.mean + found.half) == (pytest.approx(low), pytest.approx(high))
+    many = bench.summary.interval(differences, 10)
+    low, high = stats.ttest_1samp(differences, 0).confidence_interval(1 - 0.05 / 10)
+    assert (many.mean - many.simultaneous, many.mean + many.simultaneous) == (pytest.approx(low), pytest.approx(high))
+    assert not many.found
+    assert bench.summary.interval(differences + 0.1, 10).found
+
+
+def test_only_seeds_that_both_have_are_compared(bench):
+    arm = {0: fake_run({"0": "0", "4": "g"}), 1: fake_run({"0": "0", "4": "8"}), 3: fake_run({"0": "0", "4": "0"})}
+    grpo = {0: fake_run({"0": "0", "4": "8"}), 1: fake_run({"0": "0", "4": "8"}), 2: fake_run({"0": "0", "4": "0"})}
+    found = bench.summary.compare(arm, grpo, bench.summary.final, 1)
+    assert (found.mean, found.seeds) == (pytest.approx(0.25), 2)
+
+
+def test_outcomes_of_a_curve(bench):
+    run = fake_run({"0": "00", "2": "11", "4": "gg"})  # of 16, 4 and 16 samples
+    np.testing.assert_allclose(bench.summary.curve(run)[1], [0, 0.25, 1])
+    assert bench.summary.area(run) == pytest.approx((0.125 + 0.625) / 2)
+    assert bench.summary.rollouts_to(run, 0.5) == pytest.approx(0.08 * (2 + 2 / 3))
+    assert bench.summary.rollouts_to(run, 2.0) == pytest.approx(0.32)  # not reached: the whole run
+    assert bench.summary.half_way(run) == 0.5
+    assert bench.summary.final_pass_at_k(fake_run({"0": "0", "4": "01g"})) == pytest.approx((0 + 0.5 + 1) / 3)
+
+
+def test_hard_levels_come_from_the_starts(bench):
+    runs = [fake_run({"0": "0g1"}, 0), fake_run({"0": "2g1"}, 1)]
+    np.testing.assert_array_equal(bench.summary.hard_levels(runs, np.array([5, 3, 5])), [True, False, True])
+
+
+def test_kappa_of_gradients_with_known_noise_and_spread(bench):
+    """u of prompt i is a mean plus spread; a rollout's score is such that its covariance with the reward is p (1-p) u."""
+    rng = np.random.default_rng(0)
+    prompts, rollouts, size, delta, sigma = 500, 16, 30, 0.5, 1.5
+    p = rng.beta(2, 3, prompts)
+    u = np.array([1.0] + [0.0] * (size - 1)) + rng.normal(0, np.sqrt(delta / size), (prompts, size))
+    rewards = (rng.random((prompts, rollouts)) < p[:, None]).astype(float)
+    centred = rewards - p[:, None]
+    scores = centred[..., None] * u[:, None] + rng.normal(0, sigma / np.sqrt(size), (prompts, rollouts, size))
+    # h = (r - p) score: variance p (1-p) sigma^2 from the noise, and that of (r - p)^2 u
+    value, error = bench.kappa.kappa(torch.tensor(scores), rewards)
+    fourth = p * (1 - p) * (1 - 3 * p * (1 - p)) - (p * (1 - p)) ** 2
+    within = (p * (1 - p)).mean() * sigma**2 + (fourth * (u**2).sum(axis=1)).mean()
+    expected = within / (p * (1 - p)).mean() / delta
+    assert abs(value - expected) < 3 * error
+    assert error < 0.2 * expected
