@@ -1,4 +1,4 @@
-"""The learning benchmark: runs that are stored once and repeat exactly, statistics against scipy, kappa on known noise."""
+"""The learning benchmark: stored runs repeat exactly, statistics against scipy, kappa on known noise."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_hard_levels_come_from_the_starts(bench):
 
 
 def test_kappa_of_gradients_with_known_noise_and_spread(bench):
-    """u of prompt i is a mean plus spread; a rollout's score is such that its covariance with the reward is p (1-p) u."""
+    """u is a mean plus a prompt's own spread; the covariance of a rollout's score with its reward is p (1 - p) u."""
     rng = np.random.default_rng(0)
     prompts, rollouts, size, delta, sigma = 500, 16, 30, 0.5, 1.5
     p = rng.beta(2, 3, prompts)
