@@ -139,15 +139,14 @@ class Beliefs:
         rates: NDArray[np.float64] | None = None,
     ) -> None:
         """Remember the outcomes of a batch, once the batch is over. `rates` as in `prior`."""
-        places = {key: place for place, key in reversed(list(enumerate(keys)))}  # a prompt twice: its first
-        pooled = dict.fromkeys(places, (0.0, 0.0))
+        pooled = dict.fromkeys(keys, (0.0, 0.0))
         for key, success, failure in zip(keys, successes, failures, strict=True):
             s, f = pooled[key]
             pooled[key] = (s + float(success), f + float(failure))
         if self.prior_fit is not None:
             own = self._own_counts(keys, rates)
-            visits = [(s, f, *own[places[key]]) for key, (s, f) in pooled.items() if s + f > 0]
-            self.prior_fit.update(visits)
+            own_of = dict(zip(keys, own.tolist(), strict=True))
+            self.prior_fit.update([(s, f, *own_of[key]) for key, (s, f) in pooled.items() if s + f > 0])
         if self.decay == 0:
             return
         self._before_last_update = {key: self._outcomes.get(key) for key in pooled}
