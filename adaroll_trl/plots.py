@@ -122,7 +122,46 @@ def draw_allocation(counts: Axes, rates: Axes, batch: BatchAllocation, *, title:
     rates.set_xticks([])
 
 
-def _tidy(axes: Sequence[Axes]) -> None:
+def draw_weight_curve(
+    axes: Axes, curves: Mapping[str, tuple[ArrayLike, ArrayLike]], *, title: str, ylabel: str = "weight w(p)"
+) -> None:
+    """One line a curve: the weight of the update (logarithmic) over the pass rate; each curve is (rates, weights).
+
+    Rates without a known weight (nan) leave a gap.
+    """
+    for colour, (name, (rates, weights)) in zip(COLOURS, curves.items(), strict=False):
+        rates, weights = np.asarray(rates, dtype=np.float64), np.asarray(weights, dtype=np.float64)
+        marker = "o" if rates.size < 25 else ""
+        axes.plot(rates, weights, color=colour, linewidth=1.8, label=name, marker=marker, ms=3.5)
+    axes.axhline(1, color=_INK, linestyle="--", linewidth=1)
+    axes.set_yscale("log")
+    axes.set_xlim(0, 1)
+    axes.set_xlabel("pass rate p")
+    axes.set_ylabel(ylabel)
+    axes.set_title(title, loc="left")
+    if curves:
+        axes.legend(frameon=False)
+
+
+def logged_weight_curve(logged: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Pass rates (the middles of the bins) and weights from an entry of `trainer.state.log_history`.
+
+    >>> rates, weights = logged_weight_curve({"adaroll/prompt_weight/curve/0.2-0.4": 1.5, "loss": 0.1})
+    >>> rates.round(3).tolist(), weights.tolist()
+    ([0.3], [1.5])
+    """
+    prefix = "adaroll/prompt_weight/curve/"
+    points = []
+    for name, value in logged.items():
+        if name.startswith(prefix):
+            low, _, high = name.removeprefix(prefix).partition("-")
+            points.append(((float(low) + float(high)) / 2, float(value)))
+    found = np.array(sorted(points)).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def tidy(axes: Sequence[Axes]) -> None:
+    """The style of all pictures here."""
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)
         one.grid(axis="y", color="#EEEEEE", zorder=0)
@@ -150,7 +189,7 @@ def comparison_figure(
         rates = figure.add_subplot(inner[1], sharex=counts)
         draw_allocation(counts, rates, batch, title="AdaRoll-GRPO's allocation of the first batch")
         axes += [counts, rates]
-    _tidy(axes)
+    tidy(axes)
     return figure
 
 
