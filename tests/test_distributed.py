@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from adaroll_trl.priors import PriorFit
 from tests.test_advantages import plain_advantages
 from tests.tiny import length_reward, parity_reward, same_weights
 
@@ -130,12 +131,16 @@ def test_all_ranks_log_and_remember_the_same(ranks):
         assert same_weights(result["unequal"]["weights"], first["weights"])
 
 
-def test_all_ranks_resume_with_the_same_beliefs(ranks):
+def test_all_ranks_resume_with_the_same_beliefs_and_prior(ranks):
     before, after = ranks[0]["unequal"]["beliefs"], ranks[0]["resumed"]["after"]
     assert set(before) < set(after)
     assert sum(s + f for s, f in after.values()) == pytest.approx(12 * 0.5 + 12 * 0.5)
     for result in ranks:
         assert result["resumed"]["after"] == after
+        fit = PriorFit()
+        fit.load_state_dict(result["unequal"]["visits"])
+        assert len(fit) == 3
+        assert result["resumed"]["prior"] == fit.prior() == ranks[0]["resumed"]["prior"] != (1.0, 1.0)
         assert result["resumed"]["loaded"] == {}
 
 

@@ -143,6 +143,19 @@ def test_plain_grpo_has_a_plan_too(plan_of):
     assert "GRPOTrainer (TRL)" in text_of(plan)
 
 
+def test_the_plan_says_what_the_prior_will_become(plan_of, tmp_path):
+    rows = [{"question": f"What is {i} + 1?", "answer": str(i + 1), "rate": i / 40} for i in range(40)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = {"task": None, "dataset_name": str(path), "prompt_column": "question", "prior_source": "empirical_bayes"}
+    plan = plan_of(**own, prior_column="rate")
+    assert "Beta(1, 1)" in text_of(plan)
+    assert any("in the column 'rate' add 4 rollouts' worth" in note for note in plan.notes)
+    assert any("fitted to outcomes, and moves away from Beta(1, 1)" in note for note in plan.notes)
+    with pytest.raises(ValueError, match=r"prior_column='level': the data set has no such column"):
+        plan_of(**own, prior_column="level")
+
+
 def test_a_batch_with_nothing_to_decide_is_noted_and_too_few_rows_refused(plan_of):
     plan = plan_of("--steps_per_generation", "1")
     assert plan.allocation.allocator == "uniform"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings as python_warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from ..checks import advice_on_options, explain_batch_size
+from ..checks import advice_on_options, check_prior_column, explain_batch_size
 from ..config import AdaRollGRPOConfig, AdaRollOptions, options_of
 from ..tasks.sources import first_line
 from .allocation import AllocationPlan, plan_allocation, uniform_signal
@@ -95,6 +96,9 @@ def make_plan(run: Run) -> TrainingPlan:
         with python_warnings.catch_warnings(record=True) as caught:
             python_warnings.simplefilter("always")
             allocation = plan_allocation(options, batch.prompts, batch.num_generations, batch.processes, notes.append)
+        notes += _of_prior(options)
+        if options.prior_column is not None and run.train_dataset is not None:
+            check_prior_column(run.train_dataset, options.prior_column)
         notes += [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
     memory = None
     try:
@@ -122,6 +126,20 @@ def make_plan(run: Run) -> TrainingPlan:
         rollout_bytes=rollout_bytes(batch.rollouts // batch.processes, config, several_rounds=rounds > 1),
         notes=tuple(notes),
     )
+
+
+def _of_prior(options: AdaRollOptions) -> Iterator[str]:
+    """What the plan leaves out of priors that are not the same for all prompts and batches."""
+    if options.prior_column is not None:
+        yield (
+            f"The plan takes the common prior for every prompt. In training, pass rates in the column "
+            f"{options.prior_column!r} add {options.prior_strength:g} rollouts' worth to their prompts' priors."
+        )
+    if options.prior_source == "empirical_bayes":
+        yield (
+            f"The plan is for the first batch: from there on the prior is fitted to outcomes, and moves away from "
+            f"Beta({options.prior_alpha:g}, {options.prior_beta:g})."
+        )
 
 
 def _rows(data: Any) -> int | None:

@@ -129,7 +129,7 @@ class SharesTrainer(RecordingTrainer):
 
 def unequal(results: dict[str, Any]) -> None:
     extra = {"belief_decay": 0.5, "max_steps": 3, "min_rollouts": 1, "save_strategy": "steps", "save_steps": 3}
-    extra["success_reward"] = "parity_reward"
+    extra |= {"success_reward": "parity_reward", "prior_source": "empirical_bayes"}
     trainer = train(SharesTrainer, RandomCounts(3), log_completions=True, **extra)
     ((_, output),) = trainer.recorded
     results["unequal"] = {
@@ -140,6 +140,7 @@ def unequal(results: dict[str, Any]) -> None:
         "shares": trainer.shares,
         "log": numbers(trainer)[0],
         "beliefs": trainer._beliefs.state_dict(),
+        "visits": trainer._beliefs.prior_fit.state_dict(),
         "group_sizes": list(trainer._logs["extra"]["group_size"]),
         "table": {name: len(column) for name, column in trainer._logs["extra"].items()},
         "logged_advantages": list(trainer._logs["advantages"]),
@@ -148,7 +149,11 @@ def unequal(results: dict[str, Any]) -> None:
     resumed = new_trainer(SharesTrainer, **{**extra, "max_steps": 6}, allocator="uniform")
     resumed.allocator = Watching(3)
     resumed.train(resume_from_checkpoint=str(OUTPUT / "run" / "checkpoint-3"))
-    results["resumed"] = {"loaded": resumed.allocator.loaded, "after": resumed._beliefs.state_dict()}
+    results["resumed"] = {
+        "loaded": resumed.allocator.loaded,
+        "after": resumed._beliefs.state_dict(),
+        "prior": resumed._beliefs.common,
+    }
 
 
 class Watching(RandomCounts):
