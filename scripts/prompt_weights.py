@@ -297,16 +297,16 @@ def main() -> None:
 HEAD = """# Weights of the update by pass rate
 
 `python scripts/prompt_weights.py --groups {groups} --batches {batches}`, {cores} CPU cores, no GPU, {date}.
-The mathematics is in [`weights.py`](../../adaroll_trl/weights.py) and [`weighting.py`](../../adaroll_trl/weighting.py);
-how to choose, in [choosing.md](../choosing.md).
+The mathematics is in [`weights.py`](../../adaroll_trl/weights.py) and
+[`weighting.py`](../../adaroll_trl/weighting.py); how to choose, in [choosing.md](../choosing.md).
 """
 
 PLANS_TEXT = """## Plans
 
 w(p) / w(0.5), exact. The check: updates of a softmax policy with four right and five wrong answers, whose gradient of
 p is known. "Largest deviation" is the largest, over the pass rates, of the weight's from the exact one and of any
-logit's mean update from that multiple of the gradient, in standard errors; with some fifty comparisons a row, up to 3.5
-is chance.
+logit's mean update from that multiple of the gradient, in standard errors; with some fifty comparisons a row, up to
+3.5 is chance.
 
 """
 
