@@ -45,18 +45,23 @@ class Round:
         return len(self.group_ids)
 
 
+_TOKENS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "tool_mask")
+
+
 @dataclass(frozen=True)
 class OwnRollouts:
     """This rank's rollouts of a finished batch.
 
     Args:
-        output (`dict`): what the trainer returned for them.
+        output (`dict`): their tokens and masks, as the trainer returned them.
+        text_only (`bool`): whether the tokens are all that the model sees.
         group_ids (int array of shape (rows,)): their prompts, numbered over all ranks.
         outcomes (float array of shape (rows,)): 1 for a success, 0 for a failure, nan without reward.
         mixed_groups (int array): the prompts that have both, over all ranks.
     """
 
     output: dict[str, Any]
+    text_only: bool
     group_ids: NDArray[np.int64]
     outcomes: NDArray[np.float64]
     mixed_groups: NDArray[np.int64]
@@ -174,7 +179,8 @@ class GenerationBatch:
         group_ids = np.concatenate([round_.group_ids[round_.local] for round_ in self.rounds])
         outcomes = np.concatenate([round_.outcomes[round_.local] for round_ in self.rounds])
         mixed = np.flatnonzero((self.successes > 0) & (self.failures > 0))
-        return OwnRollouts(dict(output), group_ids, outcomes, mixed)
+        tokens = {key: output[key] for key in _TOKENS if key in output}
+        return OwnRollouts(tokens, "pixel_values" not in output, group_ids, outcomes, mixed)
 
     def table_columns(self) -> dict[str, list[Any]]:
         """The columns that the completions table gains, row by row."""

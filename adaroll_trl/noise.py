@@ -202,7 +202,7 @@ def measure_kappa(trainer: AdaRollMixin, max_prompts: int = 32, dimension: int =
     if batch is None:
         raise ValueError("measure_kappa needs a generation batch: call it after the first step, or in a callback.")
     stage_3 = trainer.is_deepspeed_enabled and trainer.accelerator.state.deepspeed_plugin.zero_stage == 3
-    if stage_3 or trainer.is_fsdp_enabled or "pixel_values" in batch.output:
+    if stage_3 or trainer.is_fsdp_enabled or not batch.text_only:
         raise NotImplementedError(
             "measure_kappa takes gradients rollout by rollout, which needs whole parameters on each process (DDP, "
             "ZeRO up to stage 2, one process) and prompts of text. Measure it on one process, without images."

@@ -26,7 +26,7 @@ def build(tmp_path_factory):
     model_dir = build_model_dir(folder / "model")
 
     def make(**options: Any) -> Any:
-        return make_trainer(RecordingTrainer, model_dir=model_dir, output_dir=folder / "run", **options)
+        return make_trainer(RecordingTrainer, **{"model_dir": model_dir, "output_dir": folder / "run", **options})
 
     return make
 
@@ -411,6 +411,19 @@ def test_training_with_targets_logs_the_curve(build, weighting):
     trainer.train()
     logged = [name for entry in trainer.state.log_history for name in entry]
     assert any(name.startswith("adaroll/prompt_weight/curve/") for name in logged)
+
+
+def test_the_curve_and_the_factors_survive_a_checkpoint(build, tmp_path):
+    options = {"prompt_weighting": "uniform", "save_strategy": "steps", "save_steps": 3, "max_steps": 6}
+    whole = build(output_dir=tmp_path, **options)
+    whole.train()
+    resumed = build(output_dir=tmp_path, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    for name, part in whole._weighting.state_dict().items():
+        for key, values in part.items():
+            np.testing.assert_allclose(resumed._weighting.state_dict()[name][key], values, rtol=1e-9)
+    fresh = build(**options)
+    assert fresh._weighting.state_dict()["rates"] != whole._weighting.state_dict()["rates"]
 
 
 # Refusals
