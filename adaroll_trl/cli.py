@@ -1,4 +1,4 @@
-"""The `adaroll` command: `adaroll demo` runs both trainers side by side; `train` and `eval` have their own parsers."""
+"""The `adaroll` command: `adaroll demo` runs both trainers side by side; the others have parsers of their own."""
 
 from __future__ import annotations
 
@@ -31,10 +31,19 @@ _USER_DEFAULTS: dict[str, Any] = {
 _DATA_FIELDS = ("split", "prompt_column", "answer_column", "level_column", "instruction")
 _ADAROLL_FIELDS = ("rounds", "allocator", "utility", "min_rollouts", "max_rollouts")
 
-# Commands that read the rest of the line themselves: module with a `main(arguments)`, and a line of help.
+# Commands that read the rest of the line themselves: module with a `main(arguments)` (or another function after the
+# colon), and a line of help.
 _OWN_PARSERS = {
     "train": ("adaroll_trl.training.run", "train with GRPO or AdaRoll-GRPO, from a YAML recipe or options; --dry-run"),
     "eval": ("adaroll_trl.evaluation.command", "accuracy and pass@k of a model, with intervals; paired comparisons"),
+    "simulate": (
+        "adaroll_trl.simulation.command",
+        "all allocators side by side on simulated prompts, at equal budget",
+    ),
+    "plan": (
+        "adaroll_trl.simulation.command:plan_main",
+        "what to expect of adaptive rollouts at a model's pass rates",
+    ),
 }
 
 
@@ -215,7 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in _OWN_PARSERS:
-        return int(import_module(_OWN_PARSERS[given[0]][0]).main(given[1:]))
+        module, _, function = _OWN_PARSERS[given[0]][0].partition(":")
+        return int(getattr(import_module(module), function or "main")(given[1:]))
     options = build_parser().parse_args(given)
     try:
         return int(options.run(options))

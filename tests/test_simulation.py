@@ -12,13 +12,32 @@ class PlainAdaRoll(AdaRollAllocator):
     """Not the class that the simulator plays in compiled code: decides through `plan_round`."""
 
 
-@pytest.mark.parametrize(("rounds", "utility"), [(1, "mixed"), (3, "mass"), (4, "std"), (64, "balanced")])
-def test_compiled_play_is_plan_round(rounds, utility):
-    options = {"num_batches": 40, "max_rollouts": 16, "min_rollouts": 0 if rounds == 64 else 1, "seed": 3}
-    fast = simulate("adaroll", 8, 64, rounds, utility, prior=(0.8, 1.5), **options)
-    slow = simulate(PlainAdaRoll(utility), 8, 64, rounds, utility, prior=(0.8, 1.5), **options)
+def assert_same_play(num_prompts, budget, rounds, utility, **options):
+    fast = simulate("adaroll", num_prompts, budget, rounds, utility, **options)
+    slow = simulate(PlainAdaRoll(utility), num_prompts, budget, rounds, utility, **options)
     np.testing.assert_array_equal(fast.rollouts, slow.rollouts)
     np.testing.assert_array_equal(fast.successes, slow.successes)
+
+
+@pytest.mark.parametrize("num_batches", [40, 250], ids=["plain", "tabulated"])  # tables pay from 200 batches on
+@pytest.mark.parametrize(("rounds", "utility"), [(1, "mixed"), (3, "mass"), (4, "std"), (64, "balanced")])
+def test_compiled_play_is_plan_round(rounds, utility, num_batches):
+    if rounds == 64:
+        num_batches = 40
+    options = {"num_batches": num_batches, "max_rollouts": 16, "min_rollouts": 0 if rounds == 64 else 1, "seed": 3}
+    assert_same_play(8, 64, rounds, utility, prior=(0.8, 1.5), **options)
+
+
+def test_compiled_play_where_prompts_are_full_and_rollouts_few():
+    """Batches that `plan_round` sees in another way: one prompt left with room, as many rounds as rollouts."""
+    assert_same_play(2, 20, 4, "mixed", num_batches=250, max_rollouts=12)
+    assert_same_play(8, 64, 4, "mixed", num_batches=250, min_rollouts=2, seed=5)
+
+
+@pytest.mark.parametrize(("rounds", "decay"), [(1, 1.0), (3, 0.5)])
+def test_compiled_play_with_carried_outcomes_is_plan_round(rounds, decay):
+    options = {"num_batches": 10, "max_rollouts": 16, "carried": 8, "carried_decay": decay, "seed": 2}
+    assert_same_play(24, 96, rounds, "mixed", difficulty="beta(1,2)", **options)
 
 
 def test_uniform_is_its_own_control():
@@ -51,7 +70,7 @@ def test_given_pass_rates_are_used():
     result = simulate("adaroll", 8, 32, 3, success_probs=[0.0, 1.0], num_batches=20)
     assert set(np.unique(result.success_probs)) == {0.0, 1.0}
     assert result.frac_prompts_mixed == 0.0
-    assert np.isnan(result.uniform_mean)
+    assert result.uniform_mean == 0.0
 
 
 def test_gain_share_of_the_best_is_one():

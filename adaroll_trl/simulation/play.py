@@ -2,27 +2,28 @@
 
 Every allocator that is compared under one seed reads the same success probabilities and the same outcomes: rollout j
 of prompt i in batch t succeeds or not whoever asks for it. Differences between allocators are therefore paired, and
-uniform allocation, whose expected utility under a Beta prior is known exactly, serves as a control variate.
+uniform allocation, whose expectations are known exactly, serves as a control variate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..allocators import AllocationState, Allocator, make_allocator
+from ..allocators import Allocator, make_allocator
 from ..allocators.adaroll import AdaRollAllocator
-from ..solver.compiled import compile_once
-from ..solver.index import check_prior, solve_index, whole_number
-from ..solver.playout import play_rounds, play_sequential
-from ..solver.round_tables import DEEPEST, round_tables
-from ..solver.sequential import endgame_moves
-from ..solver.threads import run_ranges
-from ..utilities import Utility, UtilityFunction, as_utility, expected_utility_after
+from ..solver.index import check_prior, whole_number
+from ..solver.round_tables import EXACT_PRIORS
+from ..utilities import Utility, UtilityFunction, as_utility
+from .compiled_play import play_adaroll
+from .difficulty import Difficulty, beta, rates
+from .difficulty_text import parse_difficulty
+from .measured import Measured, controlled, mean_of
+from .plain_play import play_allocator
+
+_CHUNK = 2048  # batches whose outcomes are drawn, or planned with beliefs of their own, at once: bounds the memory
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,9 @@ class SimulationResult:
         success_probs (float array of shape (batches, prompts)): the true probabilities.
         utilities (float array of shape (batches,)): terminal utility, summed over the prompts of a batch.
         uniform_utilities (float array of shape (batches,)): the same for equal groups on the same outcomes.
-        uniform_mean (`float`): exact expectation of `uniform_utilities` under the prior; nan for given probabilities.
+        uniform_mean (`float`): exact expectation of `uniform_utilities`.
+        uniform_signals (float array of shape (batches,)): share of prompts with both outcomes for equal groups.
+        uniform_signal (`float`): exact expectation of `uniform_signals`.
     """
 
     successes: NDArray[np.int64]
@@ -43,29 +46,58 @@ class SimulationResult:
     utilities: NDArray[np.float64]
     uniform_utilities: NDArray[np.float64]
     uniform_mean: float
+    uniform_signals: NDArray[np.float64]
+    uniform_signal: float
 
     @property
     def controlled(self) -> NDArray[np.float64]:
         """`utilities` less what the control variate explains: same expectation, smaller variance."""
-        variance = self.uniform_utilities.var()
-        if not np.isfinite(self.uniform_mean) or variance == 0.0:
-            return self.utilities
-        slope = np.cov(self.utilities, self.uniform_utilities, bias=True)[0, 1] / variance
-        return self.utilities - slope * (self.uniform_utilities - self.uniform_mean)
+        return controlled(self.utilities, self.uniform_utilities, self.uniform_mean)
 
     @property
     def mean(self) -> float:
         """Mean utility per batch."""
-        return float(self.controlled.mean())
+        return self.utility.value
 
     @property
     def standard_error(self) -> float:
-        return float(self.controlled.std(ddof=1) / np.sqrt(self.utilities.size))
+        return self.utility.error
+
+    @property
+    def utility(self) -> Measured:
+        """Mean utility per batch, summed over its prompts."""
+        return mean_of(self.controlled)
+
+    @property
+    def gain(self) -> Measured:
+        """Utility per batch above that of equal groups, paired."""
+        return Measured(self.utility.value - self.uniform_mean, self.utility.error)
+
+    @property
+    def mixed(self) -> NDArray[np.bool_]:
+        """Which groups show both outcomes, shape (batches, prompts)."""
+        return np.asarray((self.successes > 0) & (self.successes < self.rollouts))
+
+    @property
+    def signal(self) -> Measured:
+        """Share of prompts with at least one success and one failure."""
+        return mean_of(controlled(self.mixed.mean(axis=1), self.uniform_signals, self.uniform_signal))
+
+    @property
+    def signal_gain(self) -> Measured:
+        """`signal` above that of equal groups, paired."""
+        return Measured(self.signal.value - self.uniform_signal, self.signal.error)
+
+    @property
+    def rollouts_with_signal(self) -> Measured:
+        """Share of rollouts in groups with both outcomes: only these have an advantage other than 0."""
+        shares = (self.rollouts * self.mixed).sum(axis=1) / self.rollouts.sum(axis=1)
+        return mean_of(controlled(shares, self.uniform_signals, self.uniform_signal))
 
     @property
     def frac_prompts_mixed(self) -> float:
         """Share of prompts with at least one success and one failure."""
-        return float(((self.successes > 0) & (self.successes < self.rollouts)).mean())
+        return float(self.mixed.mean())
 
     def __repr__(self) -> str:
         return (
@@ -74,16 +106,18 @@ class SimulationResult:
         )
 
 
-def gain_share(result: SimulationResult, best: SimulationResult) -> tuple[float, float]:
+def gain_share(result: SimulationResult, best: SimulationResult) -> Measured:
     """Share of the gain over uniform of `best` that `result` keeps, and its standard error (delta method).
 
-    Both must come from simulations with the same seed, prompts, budget, utility, prior and bounds.
+    Both must come from simulations with the same seed, prompts, budget, utility, difficulty and bounds. Without a gain
+    to share (none, or within its own standard error) the answer is nan.
     """
-    base = best.uniform_mean if np.isfinite(best.uniform_mean) else float(best.uniform_utilities.mean())
-    gain = best.mean - base
-    share = (result.mean - base) / gain
-    residual = (result.controlled - base) - share * (best.controlled - base)
-    return float(share), float(residual.std(ddof=1) / abs(gain) / np.sqrt(residual.size))
+    gain = best.mean - best.uniform_mean
+    if abs(gain) <= 1e-9 + best.standard_error:
+        return Measured(float("nan"), float("nan"))
+    share = (result.mean - best.uniform_mean) / gain
+    residual = (result.controlled - best.uniform_mean) - share * (best.controlled - best.uniform_mean)
+    return Measured(float(share), float(residual.std(ddof=1) / abs(gain) / np.sqrt(residual.size)))
 
 
 def simulate(
@@ -97,21 +131,27 @@ def simulate(
     num_batches: int = 1000,
     seed: int = 0,
     *,
+    difficulty: Difficulty | str | None = None,
     min_rollouts: int = 0,
     max_rollouts: int | None = None,
+    carried: int = 0,
+    carried_decay: float = 1.0,
 ) -> SimulationResult:
-    """Play `allocator` on `num_batches` batches.
+    """Play `allocator` on `num_batches` batches, one after the other, of prompts that do not come again.
 
     Args:
         allocator (`str` or `Allocator`): a name for `make_allocator`, or an allocator of your own.
         num_prompts, budget, rounds (`int`): prompts of a batch, rollouts in all, and rounds to spend them in. With as
             many rounds as rollouts, "adaroll" plays its sequential policy.
         utility (`str`, callable or `Utility`): what is measured, and what named allocators maximise.
-        success_probs (float array, *optional*): pass rates to draw each prompt's from, with replacement. None draws
-            from the prior.
-        prior (pair of `float`): the belief that the allocator starts from.
+        success_probs (float array, *optional*): pass rates to draw each prompt's from, with replacement.
+        prior (pair of `float`): the belief that the allocator starts from, right or wrong.
         num_batches, seed (`int`): how many, and where the randomness starts.
+        difficulty (`Difficulty` or `str`, *optional*): the distribution of the true pass rates, see
+            `parse_difficulty`. None, without `success_probs`: the prior, which is then right.
         min_rollouts, max_rollouts (`int`): bounds per prompt. None as maximum means 4 * budget / num_prompts.
+        carried (`int`): outcomes of each prompt that are known from before the batch, at its pass rate.
+        carried_decay (`float`): what each of them counts in the belief, from 0 to 1.
 
     Returns:
         `SimulationResult`.
@@ -121,6 +161,7 @@ def simulate(
     """
     rounds = whole_number("rounds", rounds, 1)
     num_prompts, budget = whole_number("num_prompts", num_prompts, 1), whole_number("budget", budget, 1)
+    carried = whole_number("carried", carried, 0)
     prior = check_prior(prior)
     if max_rollouts is not None and num_prompts * max_rollouts < budget:
         raise ValueError(
@@ -132,84 +173,55 @@ def simulate(
             f"num_prompts={num_prompts}, num_batches={num_batches}, budget={budget}, min_rollouts={min_rollouts}: "
             "need at least 2 batches, and a budget of at least 1 rollout and min_rollouts for each prompt."
         )
+    if not 0.0 <= carried_decay <= 1.0:
+        raise ValueError(f"carried_decay={carried_decay!r} must be between 0 (forget) and 1 (keep).")
+    truth = _truth(difficulty, success_probs, prior)
     utility = as_utility(utility)
     maximum = -(-4 * budget // num_prompts) if max_rollouts is None else max_rollouts
     rng = np.random.default_rng(seed)
-    shape = (num_batches, num_prompts)
-    if success_probs is None:
-        probs = rng.beta(*prior, size=shape)
-    else:
-        probs = rng.choice(_checked_probs(success_probs), size=shape)
-    outcomes = (rng.random((*shape, maximum), dtype=np.float32) < probs[..., None]).astype(np.int8)
+    probs = truth.sample(rng, (num_batches, num_prompts))
+    alpha, beta = np.full((1, num_prompts), prior[0]), np.full((1, num_prompts), prior[1])
+    if carried and carried_decay > 0:
+        before = rng.binomial(carried, probs)
+        alpha, beta = prior[0] + carried_decay * before, prior[1] + carried_decay * (carried - before)
+    outcomes = _draw_outcomes(rng, probs, maximum)
     chosen = make_allocator(allocator, utility=utility) if isinstance(allocator, str) else allocator
-    bounds = (min_rollouts, maximum)
-    if type(chosen) is AdaRollAllocator:
-        successes, spent = _play_adaroll(outcomes, budget, rounds, prior, *bounds, chosen.utility)
-    else:
-        successes, spent = _play(chosen, outcomes, budget, rounds, prior, *bounds)
+    successes, spent = _play(chosen, outcomes, budget, rounds, alpha, beta, min_rollouts, maximum)
     table = utility.table(maximum)
     equal = np.full(num_prompts, budget // num_prompts) + (np.arange(num_prompts) < budget % num_prompts)
-    equal_wins = np.stack([outcomes[:, i, :n].sum(axis=1) for i, n in enumerate(equal.tolist())], axis=1).astype(int)
+    wins = np.stack([outcomes[:, i, :n].sum(axis=1, dtype=np.int64) for i, n in enumerate(equal.tolist())], axis=1)
+    sizes = equal.tolist()
+    expected = {size: (truth.expected(utility, size), truth.signal(size)) for size in set(sizes)}
     return SimulationResult(
         successes=successes,
         rollouts=spent,
         success_probs=probs,
         utilities=table[successes, spent - successes].sum(axis=1),
-        uniform_utilities=table[equal_wins, equal - equal_wins].sum(axis=1),
-        uniform_mean=_uniform_mean(utility, equal, prior) if success_probs is None else float("nan"),
+        uniform_utilities=table[wins, equal - wins].sum(axis=1),
+        uniform_mean=sum(expected[size][0] for size in sizes),
+        uniform_signals=((wins > 0) & (wins < equal)).mean(axis=1),
+        uniform_signal=sum(expected[size][1] for size in sizes) / num_prompts,
     )
 
 
-def _checked_probs(success_probs: ArrayLike) -> NDArray[np.float64]:
-    probs = np.asarray(success_probs, dtype=np.float64).ravel()
-    if probs.size == 0 or not ((probs >= 0) & (probs <= 1)).all():
-        raise ValueError(f"success_probs={success_probs!r} must be numbers between 0 and 1, at least one.")
-    return probs
+def _truth(
+    difficulty: Difficulty | str | None, success_probs: ArrayLike | None, prior: tuple[float, float]
+) -> Difficulty:
+    if difficulty is not None and success_probs is not None:
+        raise ValueError(f"difficulty={difficulty!r} and success_probs both say how hard the prompts are. Give one.")
+    if success_probs is not None:
+        return rates(success_probs)
+    if isinstance(difficulty, str):
+        return parse_difficulty(difficulty)
+    return beta(*prior) if difficulty is None else difficulty
 
 
-def _uniform_mean(utility: Utility, equal: NDArray[np.int64], prior: tuple[float, float]) -> float:
-    """Exact expected utility of equal groups under the prior, summed over prompts."""
-    sizes, copies = np.unique(equal, return_counts=True)
-    alpha, beta = np.array(prior)[:, None]
-    means = [expected_utility_after(utility, size, alpha, beta).item() for size in sizes.tolist()]
-    return float(copies @ means)
-
-
-def _play_adaroll(
-    outcomes: NDArray[np.int8],
-    budget: int,
-    rounds: int,
-    prior: tuple[float, float],
-    minimum: int,
-    maximum: int,
-    utility: Utility,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The planner in compiled code: the counts are those of `plan_round`."""
-    compile_once(_run_kernels)
-    tables = round_tables(utility, maximum)
-    a, b = (float(x) for x in prior)
-    if rounds >= budget:
-        index = solve_index(maximum, utility, (a, b))
-        index.cover(maximum)
-        moves = (index.short, index.limit, index.depth, tables.by_n, *endgame_moves())
-        return _play_compiled(play_sequential, outcomes, budget, a, b, minimum, maximum, *moves)
-    prices, levels = tables.levels((a, b), min(rounds, DEEPEST))
-    shares = np.array([1.0] + [1.0 if k <= DEEPEST else 1.0 / k for k in range(1, rounds + 1)])
-    policy = (levels, prices, tables.terminal, shares)
-    return _play_compiled(play_rounds, outcomes, budget, rounds, a, b, minimum, maximum, *policy)
-
-
-def _run_kernels() -> None:
-    for rounds in (2, 4):
-        simulate("adaroll", 2, 4, rounds, num_batches=2)
-
-
-def _play_compiled(
-    play: Callable[..., None], outcomes: NDArray[np.int8], *arguments: Any
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    s_end, n_end = np.zeros(outcomes.shape[:2], dtype=np.int64), np.zeros(outcomes.shape[:2], dtype=np.int64)
-    run_ranges(lambda first, end: play(outcomes, *arguments, first, end, s_end, n_end), len(outcomes), 16)
-    return s_end, n_end
+def _draw_outcomes(rng: np.random.Generator, probs: NDArray[np.float64], maximum: int) -> NDArray[np.int8]:
+    outcomes = np.empty((*probs.shape, maximum), dtype=np.int8)
+    for first in range(0, len(probs), _CHUNK):
+        some = probs[first : first + _CHUNK, :, None]
+        outcomes[first : first + _CHUNK] = rng.random((*some.shape[:2], maximum), dtype=np.float32) < some
+    return outcomes
 
 
 def _play(
@@ -217,30 +229,28 @@ def _play(
     outcomes: NDArray[np.int8],
     budget: int,
     rounds: int,
-    prior: tuple[float, float],
+    alpha: NDArray[np.float64],
+    beta: NDArray[np.float64],
     minimum: int,
     maximum: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    batches, prompts, _ = outcomes.shape
-    successes = np.zeros((batches, prompts), dtype=np.int64)
-    spent = np.zeros((batches, prompts), dtype=np.int64)
-    planned = allocator.num_rounds(prompts, budget, rounds, minimum)
-    drawn = np.arange(maximum)
-    for batch in range(batches):
-        left = budget
-        for rounds_left in range(planned, 0, -1):
-            state = AllocationState(
-                successes[batch],
-                spent[batch] - successes[batch],
-                *prior,
-                min_rollouts=minimum,
-                max_rollouts=maximum,
-            )
-            counts = allocator.allocate(state, left, rounds_left)
-            now = (drawn >= spent[batch][:, None]) & (drawn < (spent[batch] + counts)[:, None])
-            successes[batch] += (outcomes[batch] * now).sum(axis=1)
-            spent[batch] += counts
-            left -= int(counts.sum())
-            if left == 0:
-                break
+    """Successes and rollouts at the end of each batch: the planner in compiled code, wherever that gives the same."""
+    batches = np.arange(len(outcomes))
+    successes, spent = (np.zeros(outcomes.shape[:2], dtype=np.int64) for _ in range(2))
+    plain, alike = batches, len(alpha) == 1
+    if type(allocator) is AdaRollAllocator:
+        fast = batches
+        if not alike and rounds < budget:
+            kinds = np.array([np.unique(np.stack(pair), axis=1).shape[1] for pair in zip(alpha, beta, strict=True)])
+            fast = batches[kinds > EXACT_PRIORS]
+        spent[:] = -1
+        for part in np.split(fast, np.arange(_CHUNK, fast.size, _CHUNK)) if not alike else [fast]:
+            beliefs = (alpha, beta) if alike else (alpha[part], beta[part])
+            played = play_adaroll(outcomes[part], budget, rounds, *beliefs, minimum, maximum, allocator.utility)
+            successes[part], spent[part] = played
+        plain = batches[spent[:, 0] < 0]  # where the planner looks at a batch in another way than most
+    if plain.size:
+        beliefs = (alpha, beta) if alike else (alpha[plain], beta[plain])
+        played = play_allocator(allocator, outcomes[plain], budget, rounds, *beliefs, minimum, maximum)
+        successes[plain], spent[plain] = played
     return successes, spent

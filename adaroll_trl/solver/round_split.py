@@ -2,9 +2,8 @@
 
 Over a batch, the dual is g(x) = x R + sum_i W_x^k(i) for R rollouts left (W as in `round_values`). At its minimum the
 expected numbers of rollouts of all rounds together, not of this round alone, add up to R. Where a prompt has two best
-m
-there (prompts all alike, or a utility that does not saturate), just so many prompts take the larger plan as make the
-expectation R.
+plans there (prompts all alike, or a utility that does not saturate), just so many prompts take the larger plan as make
+the expectation R.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from .compiled import kernel
 from .round_values import all_plan_values
 
+FEW_CLASSES = 64  # from this many on, the price is first sought for a few of them
 TIE = 1e-9  # relative tolerance under which two plans count as equally good
 
 
@@ -82,7 +82,7 @@ def expected_rollouts(
 
 
 @kernel()
-def _share_in_cell(
+def share_in_cell(
     left: NDArray, right: NDArray, low: NDArray, high: NDArray, copies: NDArray, x0: float, x1: float, budget: int
 ) -> float:
     """Where between two prices of the grid the expected rollouts cross `budget`, by bisection.
@@ -123,6 +123,32 @@ def _share_in_cell(
 
 
 @kernel()
+def first_guess(num_prices: int) -> int:
+    """Where a walk over the cells starts: in the middle."""
+    return (num_prices - 2) // 2
+
+
+@kernel()
+def begin_walk(guess: int, num_prices: int) -> tuple[int, int, int, int, int, int]:
+    """A walk over the cells between prices: (cell, first and last that may be it, step, last direction, bracketed)."""
+    return guess, 0, num_prices - 2, 1, 0, 0
+
+
+@kernel()
+def next_cell(walk: tuple[int, int, int, int, int, int], direction: int) -> tuple[int, int, int, int, int, int]:
+    """Walk on where the crossing is at higher (1) or lower (-1) prices: doubling steps until it is between two cells
+    that were looked at, then halving. It is never past `begin`, so a walk ends."""
+    cell, begin, end, step, went, bracketed = walk
+    if direction > 0:
+        begin = cell + 1
+    else:
+        end = max(cell - 1, begin)
+    if bracketed == 1 or went == -direction:
+        return (begin + end) // 2, begin, end, step, direction, 1
+    return min(max(cell + direction * step, begin), end), begin, end, 2 * step, direction, 0
+
+
+@kernel()
 def _search(
     s: NDArray,
     n: NDArray,
@@ -144,10 +170,10 @@ def _search(
     """
     width = high.max() + 1
     left, right = np.zeros((s.size, width)), np.zeros((s.size, width))
-    begin, end = 0, prices.size - 2
-    i, step, bracketed = guess, 1, False
-    known, went = -9, 0  # the cell whose ends are in `left` and `right`; the last step's direction
+    walk = begin_walk(guess, prices.size)
+    known = -9  # the cell whose ends are in `left` and `right`
     while True:
+        i = walk[0]
         if known in (i - 1, i + 1):  # of two neighbouring cells one end is the same
             left, right = right, left
         if known != i - 1:
@@ -156,19 +182,12 @@ def _search(
             all_plan_values(s, n, a, b, high, nodes, weights, level, i + 1, right)
         known = i
         x0, x1 = prices[i], prices[i + 1]
-        if begin < end and expected_rollouts(left, right, low, high, copies, x0, x1, 1.0) > budget:
-            begin, direction = i + 1, 1
-        elif begin < end and expected_rollouts(left, right, low, high, copies, x0, x1, 0.0) < budget:
-            end, direction = max(i - 1, begin), -1
+        if walk[1] < walk[2] and expected_rollouts(left, right, low, high, copies, x0, x1, 1.0) > budget:
+            walk = next_cell(walk, 1)
+        elif walk[1] < walk[2] and expected_rollouts(left, right, low, high, copies, x0, x1, 0.0) < budget:
+            walk = next_cell(walk, -1)
         else:
             return left, right, i
-        bracketed = bracketed or went == -direction
-        went = direction
-        if bracketed:
-            i = (begin + end) // 2
-        else:
-            i = min(max(i + direction * step, begin), end)
-            step *= 2
 
 
 @kernel()
@@ -190,16 +209,16 @@ def find_price(
 
     In a batch of many kinds of prompts, a few of them tell first about where to look, then some more.
     """
-    guess = (prices.size - 2) // 2
+    guess = first_guess(prices.size)
     for stride in (64, 8):
-        if s.size >= 8 * stride:
+        if s.size >= FEW_CLASSES * stride // 8:
             c = np.arange(0, s.size, stride)
             share = copies[c].sum() / copies.sum()
             few = (s[c], n[c], a[c], b[c], low[c], high[c], copies[c], nodes[c], weights[c])
             guess = _search(*few, level, prices, budget * share, guess)[2]
     left, right, i = _search(s, n, a, b, low, high, copies, nodes, weights, level, prices, float(budget), guess)
     x0, x1 = prices[i], prices[i + 1]
-    return left, right, i, _share_in_cell(left, right, low, high, copies, x0, x1, budget)
+    return left, right, i, share_in_cell(left, right, low, high, copies, x0, x1, budget)
 
 
 @kernel()
@@ -318,6 +337,51 @@ def smallest_dual(*batch: Any) -> float:
 
 
 @kernel()
+def counts_at_price(
+    member: NDArray,
+    low: NDArray,
+    high: NDArray,
+    copies: NDArray,
+    left: NDArray,
+    right: NDArray,
+    x0: float,
+    x1: float,
+    share: float,
+    budget: int,
+    multiple_of: int,
+    share_of_budget: float,
+) -> NDArray:
+    """The counts of a round at the best price, given what `_solve_dual` returns; see `split_round`."""
+    at, rollouts = np.empty(left.shape), np.empty(left.shape)
+    few, many = np.empty(low.size, dtype=np.int64), np.empty(low.size, dtype=np.int64)
+    open_budget = float(budget)
+    for c in range(low.size):
+        _at_price(left[c], right[c], high[c], share, x0, x1, at[c])
+        _rollouts(left[c], right[c], high[c], x0, x1, rollouts[c])
+        few[c], many[c] = _best_plans(at[c], low[c], high[c], rollouts[c])
+        open_budget -= copies[c] * rollouts[c, few[c]]
+    counts = np.empty(member.size, dtype=np.int64)
+    order = _by_class(member, copies)
+    for j in order:
+        c = member[j]
+        extra = rollouts[c, many[c]] - rollouts[c, few[c]]
+        generous = extra > 0.0 and open_budget > 0.5 * extra
+        counts[j] = many[c] if generous else few[c]
+        if generous:
+            open_budget -= extra
+    ceiling = budget if share_of_budget >= 1.0 else int(np.ceil(budget * share_of_budget))
+    floor = 0
+    for j in range(member.size):
+        floor += low[member[j]]
+    total = min(max(counts.sum(), 1), max(ceiling, floor))
+    total = max((2 * total + multiple_of) // (2 * multiple_of), 1) * multiple_of
+    if total < floor:
+        total += multiple_of
+    _fit_total(counts, order, member, low, high, at, min(total, budget))
+    return counts
+
+
+@kernel()
 def split_round(
     s: NDArray,
     n: NDArray,
@@ -343,33 +407,5 @@ def split_round(
         minimum, maximum: of rollouts per prompt. budget: rollouts left, a multiple of multiple_of.
         share_of_budget: the round takes at most this share of the budget (1: no limit).
     """
-    member, low, high, copies, left, right, x0, x1, share = _solve_dual(
-        s, n, spent, a, b, nodes, weights, level, prices, minimum, maximum, budget
-    )
-    at, rollouts = np.empty(left.shape), np.empty(left.shape)
-    few, many = np.empty(low.size, dtype=np.int64), np.empty(low.size, dtype=np.int64)
-    open_budget = float(budget)
-    for c in range(low.size):
-        _at_price(left[c], right[c], high[c], share, x0, x1, at[c])
-        _rollouts(left[c], right[c], high[c], x0, x1, rollouts[c])
-        few[c], many[c] = _best_plans(at[c], low[c], high[c], rollouts[c])
-        open_budget -= copies[c] * rollouts[c, few[c]]
-    counts = np.empty(s.size, dtype=np.int64)
-    order = _by_class(member, copies)
-    for j in order:
-        c = member[j]
-        extra = rollouts[c, many[c]] - rollouts[c, few[c]]
-        generous = extra > 0.0 and open_budget > 0.5 * extra
-        counts[j] = many[c] if generous else few[c]
-        if generous:
-            open_budget -= extra
-    ceiling = budget if share_of_budget >= 1.0 else int(np.ceil(budget * share_of_budget))
-    floor = 0
-    for j in range(s.size):
-        floor += low[member[j]]
-    total = min(max(counts.sum(), 1), max(ceiling, floor))
-    total = max((2 * total + multiple_of) // (2 * multiple_of), 1) * multiple_of
-    if total < floor:
-        total += multiple_of
-    _fit_total(counts, order, member, low, high, at, min(total, budget))
-    return counts
+    dual = _solve_dual(s, n, spent, a, b, nodes, weights, level, prices, minimum, maximum, budget)
+    return counts_at_price(*dual, budget, multiple_of, share_of_budget)

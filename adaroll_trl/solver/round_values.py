@@ -130,7 +130,7 @@ def _add_scaled(out: NDArray, weight: float, row: NDArray) -> None:
 
 
 @kernel()
-def _plan_values(s: int, n: int, a: float, b: float, top: int, row: NDArray, pmf: NDArray, out: NDArray) -> None:
+def plan_values(s: int, n: int, a: float, b: float, top: int, row: NDArray, pmf: NDArray, out: NDArray) -> None:
     """out[m] = E[ row at the state after m more rollouts ], for m = 0 .. top; `pmf` is work space."""
     pmf[0] = 1.0
     out[0] = row[n * (n + 1) // 2 + s]
@@ -156,7 +156,7 @@ def all_plan_values(
     mixed, pmf = np.empty(level.shape[2]), np.empty(high.max() + 2)
     for c in range(s.size):
         if nodes.shape[1] == 1:
-            _plan_values(s[c], n[c], a[c], b[c], high[c], level[nodes[c, 0], i], pmf, out[c])
+            plan_values(s[c], n[c], a[c], b[c], high[c], level[nodes[c, 0], i], pmf, out[c])
             continue
         last = n[c] + high[c]
         reach = slice(n[c] * (n[c] + 1) // 2, (last + 1) * (last + 2) // 2)
@@ -164,4 +164,4 @@ def all_plan_values(
         for j in range(nodes.shape[1]):
             if weights[c, j] > 0.0:
                 _add_scaled(mixed[reach], weights[c, j], level[nodes[c, j], i, reach])
-        _plan_values(s[c], n[c], a[c], b[c], high[c], mixed, pmf, out[c])
+        plan_values(s[c], n[c], a[c], b[c], high[c], mixed, pmf, out[c])

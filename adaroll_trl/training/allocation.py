@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,10 @@ from ..allocators.vip import VIPAllocator
 from ..batch import GenerationBatch
 from ..config import AdaRollOptions
 from ..planner import RolloutPlanner
-from ..simulation import simulate
+from ..simulation import beta, simulate
 from ..solver import lagrangian_bound
 from ..solver.round_tables import DEEPEST, round_tables
 from ..solver.store import TableStore
-from ..utilities import expected_utility_after, make_utility
 
 _PROMPTS_SIMULATED = 32_000
 _SECONDS_SIMULATED = 5.0
@@ -91,8 +90,7 @@ def uniform_signal(num_generations: int, prior: tuple[float, float]) -> float:
     >>> round(uniform_signal(8, (1.0, 1.0)), 6)  # 1 - 2/9
     0.777778
     """
-    alpha, beta = np.array(prior)[:, None]
-    return float(expected_utility_after(make_utility("mixed"), num_generations, alpha, beta)[0])
+    return beta(*prior).signal(num_generations)
 
 
 def plan_allocation(
@@ -197,13 +195,9 @@ def _play(
         affordable = 2 * _SECONDS_SIMULATED / (time.perf_counter() - start)
         batches = max(_FEWEST_BATCHES, min(batches, int(affordable)))
     result = play(batches, 0)
-    shares = ((result.successes > 0) & (result.successes < result.rollouts)).mean(axis=1)
-    share, error = float(shares.mean()), float(shares.std(ddof=1) / sqrt(batches))
-    if planner.utility.key == make_utility("mixed").key:  # then the share is the utility, and has a control variate
-        share, error = result.mean / num_prompts, result.standard_error / num_prompts
     return {
-        "signal_adaptive": share,
-        "signal_error": error,
+        "signal_adaptive": result.signal.value,
+        "signal_error": result.signal.error,
         "largest_group": int(result.rollouts.max()),
         "batches": batches,
     }

@@ -1,0 +1,262 @@
+"""How often each prompt was solved, read from files, and the distribution of pass rates behind such counts.
+
+A pass rate of few rollouts is spread wider than the chance of success that it estimates: of prompts that all succeed
+half of the time, one in 128 shows 8 of 8. The distribution of the chances is therefore fitted to the counts. In the
+likelihood of a prompt with s of n, the integral of p^s (1 - p)^(n - s) over the distribution, it does not matter how n
+was decided: counts of an adaptive run, where n depends on the outcomes, are fitted without bias. Raw rates are not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .difficulty import Difficulty, beta, histogram, mixture, point, rates
+
+FITS = ("mixture", "beta", "raw")
+HISTOGRAMS = Path(__file__).parent / "histograms"
+
+_NO_REWARDS = {"step", "advantage", "group", "group_size", "round", "belief_mean"}
+_LOWEST, _HIGHEST = 1e-3, 1e4  # parameters of a fitted Beta
+_GRID = 101  # pass rates of a fitted mixture
+_KNOWN_FILES = (
+    "a completions table of a run (.parquet or .csv, or the folder of them), results.json of `adaroll eval`, a table "
+    "with columns successes and rollouts or pass_rate, a JSON list of pass rates, or JSON with samples and prompts "
+    "(how many prompts had 0, 1, ... of the samples right)"
+)
+
+
+@dataclass(frozen=True)
+class PassCounts:
+    """Successes and rollouts of prompts, int arrays of shape (prompts,); every prompt has at least one rollout."""
+
+    successes: NDArray[np.int64]
+    rollouts: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if self.rollouts.size == 0 or (self.rollouts < 1).any():
+            raise ValueError("there must be at least one prompt, and every prompt needs at least one rollout.")
+        if (self.successes < 0).any() or (self.successes > self.rollouts).any():
+            raise ValueError("the successes of a prompt must be between 0 and its rollouts.")
+
+    def difficulty(self, fit: str = "mixture", label: str | None = None) -> Difficulty:
+        """The distribution of pass rates behind the counts.
+
+        Args:
+            fit (`str`): "mixture" is the mixture of pass rates 0, 0.01, ..., 1 of the largest likelihood (Kiefer and
+                Wolfowitz 1956; by expectation maximisation): it holds hopeless and solved prompts apart, and follows
+                the noise of few prompts. "beta" is the Beta of the largest marginal likelihood: smooth, but one shape.
+                "raw" takes the rates as they are: with few rollouts it is too wide.
+            label (`str`, *optional*): how tables name it.
+        """
+        if fit not in FITS:
+            raise ValueError(f"fit={fit!r} is not known. Use one of {', '.join(FITS)}.")
+        if fit == "raw":
+            found = rates(self.successes / self.rollouts)
+        else:
+            found = beta(*self.fit_beta()) if fit == "beta" else self.fit_mixture()
+        shape = found.label if fit == "beta" else f"{fit} of {len(found.parts)} pass rates"
+        return Difficulty(found.weights, found.parts, f"{label or f'{self.rollouts.size:,} prompts'} ({shape})")
+
+    def log_likelihood(self, difficulty: Difficulty) -> float:
+        """Log of the chance of these counts, up to what does not depend on the distribution."""
+        total = 0.0
+        for n in np.unique(self.rollouts).tolist():
+            chances = difficulty.success_chances(n)
+            with np.errstate(divide="ignore"):
+                total += float(np.log(chances[self.successes[self.rollouts == n]]).sum())
+        return total
+
+    def fit_beta(self) -> tuple[float, float]:
+        """The Beta(a, b) of the largest marginal likelihood, by fixed-point steps (Minka 2000) and Newton's."""
+        s, n = self.successes, self.rollouts
+        j = np.arange(n.max())
+        above_s, above_f, above_n = ((count[:, None] > j).sum(axis=0) for count in (s, n - s, n))
+        mean = min(max(float(s.sum() / n.sum()), 1e-3), 1 - 1e-3)
+        x = np.log([mean, 1 - mean])
+        bounds = (np.log(_LOWEST), np.log(_HIGHEST))
+
+        def value(x: NDArray[np.float64]) -> float:
+            a, b = np.exp(x)
+            return float(above_s @ np.log(a + j) + above_f @ np.log(b + j) - above_n @ np.log(a + b + j))
+
+        for _ in range(500):
+            a, b = np.exp(x)
+            first = np.array([a * (above_s / (a + j)).sum(), b * (above_f / (b + j)).sum()])
+            both = (above_n / (a + b + j)).sum()
+            gradient = first - np.array([a, b]) * both
+            second = (above_n / (a + b + j) ** 2).sum()
+            curvature = np.diag(gradient) + np.outer([a, b], [a, b]) * second
+            curvature -= np.diag([a**2 * (above_s / (a + j) ** 2).sum(), b**2 * (above_f / (b + j) ** 2).sum()])
+            slow = np.log(np.maximum(first, 1e-300) / both)  # never makes the likelihood smaller
+            step = -np.linalg.solve(curvature - 1e-12 * np.eye(2), gradient)
+            newton = np.clip(x + np.clip(step, -2.0, 2.0), *bounds)
+            slow = np.clip(slow, *bounds)
+            new = newton if value(newton) > value(slow) else slow
+            done = float(np.abs(new - x).max()) < 1e-9
+            x = new
+            if done:
+                break
+        return float(np.exp(x[0])), float(np.exp(x[1]))
+
+    def fit_mixture(self) -> Difficulty:
+        """Shares of the pass rates 0, 0.01, ..., 1 of the largest likelihood; those below 1e-4 are dropped."""
+        grid = np.linspace(0.0, 1.0, _GRID)
+        pairs, copies = np.unique(np.stack([self.successes, self.rollouts], axis=1), axis=0, return_counts=True)
+        s, f = pairs[:, :1], pairs[:, 1:] - pairs[:, :1]
+        likelihood = grid**s * (1 - grid) ** f
+        likelihood /= likelihood.max(axis=1, keepdims=True)
+        share = np.full(_GRID, 1 / _GRID)
+        for _ in range(5000):
+            new = share * ((copies / copies.sum() / (likelihood @ share)) @ likelihood)
+            moved, share = float(np.abs(new - share).max()), new
+            if moved < 1e-7:
+                break
+        kept = share > 1e-4
+        share = share[kept] / share[kept].sum()
+        return mixture([(w, point(p)) for w, p in zip(share.tolist(), grid[kept].tolist(), strict=True)])
+
+
+@cache
+def shipped_histograms() -> Mapping[str, Path]:
+    """The measured histograms that come with the package, by name."""
+    return {path.stem: path for path in sorted(HISTOGRAMS.glob("*.json"))}
+
+
+def read_difficulty(
+    path: Path | str, fit: str = "mixture", *, reward: str | None = None, threshold: float = 0.5
+) -> Difficulty:
+    """The distribution of pass rates in a file or folder.
+
+    Args:
+        path (`Path` or `str`): see `read_pass_counts`; also a JSON list or a column `pass_rate` of rates, and JSON
+            with `counts` and optionally `edges`, a histogram: these are taken as they are.
+        fit, reward, threshold: see `PassCounts.difficulty` and `read_pass_counts`.
+
+    Raises:
+        ValueError: if there is nothing that can be read.
+    """
+    path = Path(path)
+    found = _read(path, reward, threshold)
+    if isinstance(found, Difficulty):
+        return Difficulty(found.weights, found.parts, f"{path.name}: {found.label}")
+    return found.difficulty(fit, path.name)
+
+
+def read_pass_counts(path: Path | str, *, reward: str | None = None, threshold: float = 0.5) -> PassCounts:
+    """Successes and rollouts of each prompt.
+
+    Args:
+        path (`Path` or `str`): a completions table of TRL's `log_completions` or the folder of them, results.json of
+            `adaroll eval` or its folder, a table with columns `successes` and `rollouts`, or JSON with `samples` and
+            `prompts` or `right`. A prompt that occurs in several steps is counted once, with all its completions.
+        reward (`str`, *optional*): of a completions table, the column of the reward function that says what a success
+            is. Needed if there are several.
+        threshold (`float`): a reward of at least this is a success.
+
+    Raises:
+        ValueError: if there is no such file, or nothing in it says how often a prompt was solved.
+    """
+    found = _read(Path(path), reward, threshold)
+    if isinstance(found, Difficulty):
+        raise ValueError(f"{path} holds pass rates but not of how many rollouts.")
+    return found
+
+
+def _read(path: Path, reward: str | None, threshold: float) -> PassCounts | Difficulty:
+    if not path.exists():
+        raise ValueError(f"{path} is not there. It should be {_KNOWN_FILES}.")
+    try:
+        if path.is_dir() and (path / "results.json").exists():
+            path = path / "results.json"
+        if path.is_file() and path.suffix == ".json":
+            return _from_json(json.loads(path.read_text(encoding="utf-8")))
+        return _from_table(read_completions(path), reward, threshold)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} cannot be used: {error}") from error
+
+
+def read_completions(path: Path) -> dict[str, list[Any]]:
+    """The columns of a Parquet or CSV table, or of all tables in a folder or in its `completions`.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    if path.is_dir():
+        files = [file for folder in (path, path / "completions") for file in sorted(folder.glob("*.parquet"))]
+    else:
+        files = [path]
+    readers: dict[str, Callable[[Path], Any]] = {".parquet": parquet.read_table, ".csv": csv.read_csv}
+    if not files or any(file.suffix not in readers for file in files):
+        raise ValueError(f"it should be {_KNOWN_FILES}.")
+    tables = [readers[file.suffix](file) for file in files]
+    columns: dict[str, list[Any]] = pyarrow.concat_tables(tables, promote_options="default").to_pydict()
+    return columns
+
+
+def _from_json(content: Any) -> PassCounts | Difficulty:
+    if isinstance(content, list):
+        return rates(content)
+    if "counts" in content:
+        return histogram(content["counts"], content.get("edges"))
+    if "right" in content:
+        right = np.array(content["right"], dtype=np.int64)
+        return PassCounts(right, np.full(right.size, int(content["samples"])))
+    prompts = content.get("prompts")
+    if prompts and isinstance(prompts[0], Mapping):
+        return _counts([one["num_correct"] for one in prompts], [one["num_samples"] for one in prompts])
+    if prompts and len(prompts) == content.get("samples", -1) + 1:
+        return PassCounts(np.repeat(np.arange(len(prompts)), prompts), np.full(sum(prompts), int(content["samples"])))
+    raise ValueError(f"it should be {_KNOWN_FILES}.")
+
+
+def _counts(successes: Iterable[Any], rollouts: Iterable[Any]) -> PassCounts:
+    return PassCounts(np.array(list(successes), dtype=np.int64), np.array(list(rollouts), dtype=np.int64))
+
+
+def _from_table(columns: Mapping[str, list[Any]], reward: str | None, threshold: float) -> PassCounts | Difficulty:
+    if "pass_rate" in columns:
+        return rates(columns["pass_rate"])
+    for successes, rollouts in (("successes", "rollouts"), ("num_correct", "num_samples")):
+        if {successes, rollouts} <= set(columns):
+            return _counts(columns[successes], columns[rollouts])
+    if "prompt" not in columns:
+        raise ValueError(f"it has the columns {', '.join(columns)}; it should be {_KNOWN_FILES}.")
+    scored = success_column(columns, reward, threshold)
+    seen: dict[str, list[int]] = {}
+    for prompt, success in zip(columns["prompt"], scored, strict=True):
+        if success is not None:
+            counts = seen.setdefault(str(prompt), [0, 0])
+            counts[0] += success
+            counts[1] += 1
+    return _counts(*zip(*seen.values(), strict=True)) if seen else _counts([], [])
+
+
+def success_column(columns: Mapping[str, list[Any]], reward: str | None, threshold: float) -> list[bool | None]:
+    """Whether each completion of a table succeeded; None where it has no reward.
+
+    Raises:
+        ValueError: if it is not clear which column holds the reward.
+    """
+    found = [name for name, values in columns.items() if name not in _NO_REWARDS and _is_number(values)]
+    if reward is None and len(found) == 1:
+        reward = found[0]
+    if reward is None or reward not in columns:
+        asked = f"there is no column {reward!r}" if reward else "say which reward tells a success"
+        raise ValueError(f"{asked}: its numeric columns are {', '.join(found) or 'none'}.")
+    return [None if value is None or value != value else bool(value >= threshold) for value in columns[reward]]
+
+
+def _is_number(values: ArrayLike) -> bool:
+    kinds = {type(value) for value in values if value is not None}  # type: ignore[union-attr]
+    return bool(kinds) and kinds <= {float, int, bool}

@@ -1,0 +1,112 @@
+"""Pictures of comparisons and plans. Needs the extra `plots` (matplotlib)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..plots import COLOURS, require_matplotlib
+from .compare import BOUND, Row, Setting
+from .entropy import GainPoint
+from .planning import EDGES, ExpectedRollouts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def comparison_figure(found: Sequence[tuple[Setting, Sequence[Row]]]) -> Figure:
+    """For each setting a panel of bars, the allocators' utility per prompt with two standard errors on each side."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    height = 0.6 + 0.26 * sum(len(rows) + 2 for _, rows in found)
+    figure = Figure(figsize=(8, height), layout="constrained")
+    panels = figure.subplots(len(found), 1, squeeze=False)[:, 0]
+    for axes, (setting, rows) in zip(panels, found, strict=True):
+        bars = [row for row in rows if row.allocator != BOUND]
+        bars.sort(key=lambda row: row.utility.value)
+        place = np.arange(len(bars))
+        values = [row.utility.value for row in bars]
+        errors = [2 * row.utility.error for row in bars]
+        axes.barh(place, values, xerr=errors, color=COLOURS[0], alpha=0.8, height=0.7, error_kw={"elinewidth": 1})
+        axes.set_yticks(place, [row.allocator for row in bars])
+        uniform = bars[0].utility.value - bars[0].gain.value
+        bound = [row.utility.value for row in rows if row.allocator == BOUND]
+        axes.axvline(uniform, color="#222222", linestyle="--", linewidth=1, label="equal groups")
+        axes.axvline(bound[0], color=COLOURS[1], linewidth=1, label="bound")
+        edge = [uniform, *bound, *values]
+        room = 0.1 * (max(edge) - min(edge)) or 0.1
+        axes.set_xlim(min(edge) - room, max(edge) + room)
+        known = f", {setting.carried} earlier outcomes known" if setting.carried else ""
+        axes.set_title(f"{setting.utility}, {setting.rounds} rounds{known}", loc="left", fontsize=10)
+        axes.set_xlabel("utility of a prompt")
+        axes.legend(frameon=False, fontsize=8, loc="lower right")
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def plan_figure(expected: ExpectedRollouts) -> Figure:
+    """Prompts with signal over rollouts per prompt, and rollouts by pass rate for the largest setting."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    signal, rollouts = figure.subplots(1, 2)
+    generations = sorted({row.num_generations for row in expected.rows})
+    uniform = {row.num_generations: row.uniform for row in expected.rows}
+    bound = {row.num_generations: row.bound for row in expected.rows}
+    signal.plot(generations, [uniform[g] for g in generations], "o--", color="#222222", label="uniform")
+    signal.plot(generations, [bound[g] for g in generations], ":", color="#777777", label="bound")
+    for colour, rounds in zip(COLOURS, sorted({row.rounds for row in expected.rows}), strict=False):
+        rows = sorted((row for row in expected.rows if row.rounds == rounds), key=lambda row: row.num_generations)
+        signal.errorbar(
+            [row.num_generations for row in rows],
+            [row.adaptive.value for row in rows],
+            yerr=[2 * row.adaptive.error for row in rows],
+            fmt="o-",
+            color=colour,
+            label=f"adaroll, {rounds} rounds",
+        )
+    signal.set_xlabel("rollouts per prompt")
+    signal.set_ylabel("prompts with signal")
+    signal.legend(frameon=False)
+    last = expected.rows[-1]
+    place = np.arange(len(EDGES) - 1)
+    heights = [one.value if np.isfinite(one.value) else 0.0 for one in last.rollouts]
+    errors = [2 * one.error if np.isfinite(one.error) else 0.0 for one in last.rollouts]
+    rollouts.bar(place, heights, yerr=errors, color=COLOURS[0], alpha=0.8)
+    rollouts.axhline(last.num_generations, color="#222222", linestyle="--", linewidth=1, label="uniform")
+    labels = [f"{100 * low:g}-{100 * high:g}" for low, high in pairwise(EDGES)]
+    rollouts.set_xticks(place, labels)
+    rollouts.set_xlabel("pass rate, %")
+    rollouts.set_ylabel(f"rollouts, G = {last.num_generations}, {last.rounds} rounds")
+    rollouts.legend(frameon=False)
+    for axes in (signal, rollouts):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def draw_gain(
+    axes: Axes, curves: Mapping[str, Sequence[GainPoint]], *, line: bool = True, first_colour: int = 0
+) -> None:
+    """Relative gain, in percent, over entropy, in nats: a line for each name, or points without one; the bars are two
+    standard errors on each side."""
+    for colour, (name, points) in zip(COLOURS[first_colour:], curves.items(), strict=False):
+        axes.errorbar(
+            [point.entropy for point in points],
+            [100 * point.gain.value for point in points],
+            yerr=[200 * point.gain.error for point in points],
+            fmt="o-" if line else "D",
+            color=colour,
+            markersize=4,
+            linewidth=1.4,
+            label=name,
+        )
+    axes.set_xlabel("entropy of the histogram of pass rates, nats")
+    axes.set_ylabel("relative gain, %")
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,81 @@
+"""Any allocator on whole batches, asked round by round as the trainer asks it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..allocators import ALLOCATOR_NAMES, AllocationState, Allocator
+
+
+def play_allocator(
+    allocator: Allocator,
+    outcomes: NDArray[np.int8],
+    budget: int,
+    rounds: int,
+    alpha: NDArray[np.float64],
+    beta: NDArray[np.float64],
+    minimum: int,
+    maximum: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Successes and rollouts at the end of each batch, int64 of shape (batches, prompts).
+
+    Args:
+        allocator (`Allocator`): asked batch by batch, so that it may keep a state.
+        outcomes (int8 array of shape (batches, prompts, maximum)): result of each prompt's j-th rollout.
+        budget, rounds (`int`): of a batch.
+        alpha, beta (float arrays of shape (batches, prompts), or (1, prompts)): beliefs on the prompts before a batch.
+        minimum, maximum (`int`): rollouts of a prompt.
+    """
+    batches, prompts, _ = outcomes.shape
+    successes, spent = (np.zeros((batches, prompts), dtype=np.int64) for _ in range(2))
+    planned = max(1, min(allocator.num_rounds(prompts, budget, rounds, minimum), budget))
+    drawn = np.arange(maximum)
+    known = _Decisions(allocator)
+    for batch in range(batches):
+        own = batch if len(alpha) > 1 else 0
+        names = [f"{batch}-{prompt}" for prompt in range(prompts)]
+        left = budget
+        for rounds_left in range(planned, 0, -1):
+            state = AllocationState(
+                successes[batch].copy(),
+                spent[batch] - successes[batch],
+                alpha[own],
+                beta[own],
+                rollouts=spent[batch].copy(),
+                prompt_ids=names,
+                min_rollouts=minimum,
+                max_rollouts=maximum,
+            )
+            counts = known.allocate(state, left, rounds_left)
+            after = spent[batch] + counts
+            now = (drawn >= spent[batch][:, None]) & (drawn < after[:, None])
+            successes[batch] += (outcomes[batch] * now).sum(axis=1)
+            spent[batch] = after
+            left -= int(counts.sum())
+            if left == 0:
+                break
+    return successes, spent
+
+
+class _Decisions:
+    """What an allocator decided before, for the states that come again: the first round of prompts all alike.
+
+    One that keeps a state, and one that is not this package's, is asked every time.
+    """
+
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator = allocator
+        self.ours = type(allocator).__module__.startswith("adaroll_trl.") and allocator.name in ALLOCATOR_NAMES
+        self.made: dict[bytes, NDArray[np.int64]] = {}
+
+    def allocate(self, state: AllocationState, left: int, rounds_left: int) -> NDArray[np.int64]:
+        opening = self.ours and not np.any(state.rollouts)
+        priors = np.stack([state.prior_alpha, state.prior_beta])
+        key = priors.tobytes() if opening and (priors == priors[:, :1]).all() else None
+        if key is not None and key in self.made:
+            return self.made[key]
+        counts = self.allocator.allocate(state, left, rounds_left)
+        if key is not None and not self.allocator.state_dict():
+            self.made[key] = counts
+        return counts
