@@ -20,8 +20,8 @@ products of the z, so a random projection of them does (Johnson and Lindenstraus
 
 Cost: one forward and one backward pass of each rollout of the mixed groups that are used, one rollout at a time, and a
 random sign for each parameter: 2.2 times the forward and backward time of a training step on the same rollouts (17
-million parameters, 192 tokens, one CPU thread). All trainable parameters take part, so with adapters it is kappa of the
-adapters, and all weigh alike: the spread and noise that Adam sees, parameter by parameter, may differ.
+million parameters, 192 tokens, one CPU thread). All trainable parameters take part, so with adapters it is kappa of
+the adapters, and all weigh alike: the spread and noise that Adam sees, parameter by parameter, may differ.
 """
 
 from __future__ import annotations
