@@ -35,7 +35,8 @@ class CeroAllocator(Allocator):
 
         min over theta, mu   max over x   sum_i (theta_i - mu) x_i + u*_i(theta_i) + mu B
 
-    **Step k.** A batch of B rollouts over n prompts with bounds l_i <= x_i <= h_i, g = B / n, V the batch's mean v:
+    **Step k.** A batch of B rollouts over n prompts with bounds l_i <= x_i <= h_i, g = B / n, and V the mean of
+    v_i exp(-g / tau), the batch's prices if all its prompts got g:
 
         z_i = clip(g + g (theta_i - mu) sqrt(k_i) / V, l_i, h_i)            what the prices ask for
         x = the point nearest to z with l <= x <= h, sum x = B, rounded      what is spent
@@ -68,7 +69,7 @@ class CeroAllocator(Allocator):
     reads_rounds = False
     needs_beliefs = True
 
-    def __init__(self, tau: float | None = None, step: float = 0.1) -> None:
+    def __init__(self, tau: float | None = None, step: float = 0.3) -> None:
         self.tau = None if tau is None else number("tau", tau, 0.0, open_low=True)
         self.step = number("step", step, 0.0, open_low=True)
         self.price: float | None = None  # mu
@@ -86,11 +87,12 @@ class CeroAllocator(Allocator):
         keys = state.keys
         alpha, beta = state.posterior
         value = alpha * beta / ((alpha + beta) * (alpha + beta + 1))
-        mean, unit = total / spent.size, float(value.mean())
+        mean = total / spent.size
         tau = mean if self.tau is None else self.tau
         known = [self._prompts.get(key) for key in keys]
         visits = np.array([1 if record is None else record[2] + 1 for record in known])
-        start = value * np.exp(-mean / tau)
+        start = value * max(np.exp(-mean / tau), _LEAST_SHARE)
+        unit = float(start.mean())
         theta = np.array([s if record is None else record[0] for s, record in zip(start, known, strict=True)])
         least = value * np.maximum(np.exp(-high / tau), _LEAST_SHARE)
         most = np.maximum(value * np.exp(-low / tau), least)

@@ -1,0 +1,201 @@
+"""The published allocators in the trainer: exact budgets, options from the config, advice, and resumed runs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
+from adaroll_trl.allocators import ALLOCATOR_NAMES, Allocator, make_allocator
+from adaroll_trl.checks import advice_on_options, ignored_options
+from adaroll_trl.config import AdaRollOptions
+from adaroll_trl.planner import RolloutPlanner
+from tests.tiny import RandomCounts, RecordingTrainer, sums_dataset
+
+PUBLISHED = [name for name in ALLOCATOR_NAMES if name not in ("uniform", "adaroll", "adaroll_joint")]
+
+
+def with_ids(size):
+    return sums_dataset(size).add_column("prompt_id", [f"p{i}" for i in range(size)])
+
+
+def watch(trainer):
+    """What the trainer's allocator decides, as it decides: counts by prompt id, for each round.
+
+    By id, since TRL shuffles a resumed epoch anew where the data has as few rows as here.
+    """
+    decided, allocate = [], trainer.allocator.allocate
+
+    def watched(state, *rest):
+        counts = allocate(state, *rest)
+        decided.append(dict(zip(state.prompt_ids, counts.tolist(), strict=True)))
+        return counts
+
+    trainer.allocator.allocate = watched
+    return decided
+
+
+def by_prompt(completions, number, **kwargs):
+    """Rewards that do not depend on what was generated: prompt 0 always succeeds, 1 never, 2 every other time."""
+    seen = dict.fromkeys(number, 0)
+    rewards = []
+    for prompt in number:
+        rewards.append([1.0, 0.0, float(seen[prompt] % 2)][prompt])
+        seen[prompt] += 1
+    return rewards
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_trains_at_the_exact_budget(build, name):
+    """Two batches of 3 prompts and 12 rollouts, the second with what the first one showed."""
+    trainer = build(
+        RecordingTrainer,
+        allocator=name,
+        dataset=with_ids(3),
+        reward=by_prompt,
+        belief_decay=0.9,
+        rounds=3 if name in ("reinforce_ada", "vigor", "thompson") else 4,
+        max_steps=4,
+    )
+    decided = watch(trainer)
+    trainer.train()
+    assert sum(sum(counts.values()) for counts in decided) == 24
+    for _, output in trainer.recorded:
+        assert len(output["advantages"]) == 12
+    for log in (trainer.state.log_history[0], trainer.state.log_history[3]):
+        assert log["adaroll/rollouts_per_prompt/mean"] == 4
+        assert log["adaroll/rollouts_per_prompt/min"] >= 2
+
+
+@pytest.mark.parametrize(("name", "options"), [("cero", {"tau": 2.0, "step": 1.0}), ("thompson", {"seed": 3})])
+def test_a_resumed_run_decides_as_an_uninterrupted_one(build, tmp_path, name, options):
+    settings = {
+        "allocator": name,
+        "allocator_kwargs": options,
+        "dataset": with_ids(3),
+        "reward": by_prompt,
+        "belief_decay": 0.9,
+        "min_rollouts": 1,
+        "rounds": 2 if name == "thompson" else 4,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "max_steps": 9,
+    }
+    whole = build(AdaRollGRPOTrainer, **settings)
+    decided = watch(whole)
+    whole.train()
+    per_batch = len(decided) // 3
+    assert any(counts != decided[0] for counts in decided[1:])
+    resumed = build(AdaRollGRPOTrainer, **settings)
+    again = watch(resumed)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert again == decided[per_batch:]
+    assert resumed.allocator.state_dict() == whole.allocator.state_dict()
+    # In the middle of the second batch: it is generated again, and decided as it was
+    inside = json.loads((tmp_path / "checkpoint-4" / "adaroll_state.json").read_text())["allocator"]
+    assert inside == json.loads((tmp_path / "checkpoint-3" / "adaroll_state.json").read_text())["allocator"]
+
+
+class Greedy(Allocator):
+    """Everything to one prompt."""
+
+    name = "greedy"
+
+    def __init__(self, place: int = 0) -> None:
+        self.place = place
+
+    def allocate(self, state, rollouts_left, rounds_left):
+        counts = np.zeros(state.num_prompts, dtype=np.int64)
+        counts[self.place] = rollouts_left
+        return counts
+
+
+def planner(**options):
+    return RolloutPlanner(AdaRollOptions(**options), 4, 8, 1, pytest.fail)
+
+
+def test_allocator_kwargs_reach_the_allocator():
+    assert planner(allocator="reinforce_ada", allocator_kwargs={"mode": "pos", "k": 3}).allocator.k == 3
+    path = "tests.test_allocators_training:Greedy"
+    assert planner(allocator=path, allocator_kwargs={"place": 2}).allocator.place == 2
+    with pytest.raises(ValueError, match=r"cannot be made with allocator_kwargs=\{'plaice': 2\}: .*'plaice'"):
+        planner(allocator=path, allocator_kwargs={"plaice": 2})
+    with pytest.raises(ValueError, match="alpha=2 must be a number above 0 and at most 1"):
+        planner(allocator="vigor", allocator_kwargs={"alpha": 2})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"allocator_kwargs": {"tau": 1}}, "allocator 'adaroll' has no option 'tau'. It takes none."),
+        ({"allocator": "cero", "allocator_kwargs": {"utility": 1}}, "allocator 'cero' has no option 'utility'"),
+        ({"allocator_kwargs": "{tau: 1}"}, "allocator_kwargs='{tau: 1}' is not JSON"),
+        ({"allocator_kwargs": "[1]"}, "allocator_kwargs='[1]' must be a dict of options by name"),
+        ({"allocator_kwargs": {1: 2}}, "allocator_kwargs={1: 2} must be a dict of options by name"),
+    ],
+)
+def test_bad_allocator_kwargs_are_named(tmp_path, options, message):
+    with pytest.raises(ValueError) as caught:
+        AdaRollGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **options)
+    assert message in str(caught.value)
+
+
+def test_allocator_kwargs_from_the_command_line_and_from_yaml(tmp_path):
+    from adaroll_trl.training.arguments import parse
+
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        f"model_name_or_path: x\noutput_dir: {tmp_path}\nuse_cpu: true\nbf16: false\nallocator: reinforce_ada\n"
+        "allocator_kwargs:\n  mode: pos\n  k: 2\n"
+    )
+    assert parse(["--config", str(recipe)])[1].allocator_kwargs == {"mode": "pos", "k": 2}
+    over = parse(["--config", str(recipe), "--allocator_kwargs", '{"mode": "balance"}'])[1]
+    assert over.allocator_kwargs == {"mode": "balance"}
+
+
+@pytest.mark.parametrize("name", ["uniform", "cero", "vip", "knapsack", "hora", "pilot_commit", "dars"])
+def test_rounds_that_nobody_reads_are_named(name):
+    message = ignored_options(AdaRollOptions(allocator=name, rounds=2), AdaRollOptions())
+    assert f"No effect with allocator={name!r} and utility='mixed': rounds=2" in message
+    assert ignored_options(AdaRollOptions(allocator="vigor", rounds=2), AdaRollOptions()) is None
+    assert ignored_options(AdaRollOptions(allocator="tests.tiny:RandomCounts", rounds=2), AdaRollOptions()) is None
+
+
+def test_advice_on_options_that_do_less_than_they_seem_to():
+    def advice(**options):
+        return advice_on_options(AdaRollOptions(**options), AdaRollOptions())
+
+    for name in ("cero", "vip", "knapsack"):
+        (text,) = advice(allocator=name)
+        assert f"allocator={name!r}" in text
+        assert "Set belief_decay" in text
+        assert advice(allocator=name, belief_decay=0.7) == []
+        assert advice(allocator=name, prior_column="pass_rate") == []
+    (text,) = advice(allocator="vigor", utility="std")
+    assert text == "utility='std' is only measured: allocator='vigor' has an aim of its own."
+    assert advice(allocator="adaroll", utility="std") == []
+    assert advice(allocator="tests.tiny:RandomCounts", utility="std") == []
+
+
+def test_the_trainer_gives_the_advice_once(build):
+    with pytest.warns(UserWarning, match="belief_decay=0 forgets") as caught:
+        build(AdaRollGRPOTrainer, allocator="vip")
+    assert len([w for w in caught if "belief_decay=0 forgets" in str(w.message)]) == 1
+
+
+def test_an_allocator_of_ones_own_has_a_snapshot():
+    """The default copies `state_dict`, whatever it holds."""
+
+    class Counting(RandomCounts):
+        def __init__(self):
+            super().__init__(1)
+            self.seen = {"n": [0]}
+
+        def state_dict(self):
+            return self.seen
+
+    allocator = Counting()
+    snapshot = allocator.snapshot()
+    allocator.seen["n"][0] = 5
+    assert snapshot() == {"n": [0]}
+    assert make_allocator("uniform").snapshot()() == {}
