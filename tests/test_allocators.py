@@ -33,7 +33,7 @@ def play(allocator, probs, budget, rounds, rng, **bounds):
 
 
 @given(
-    name=st.sampled_from(ALLOCATOR_NAMES),
+    name=st.sampled_from(["uniform", "adaroll", "adaroll_joint"]),  # the others are in test_allocators_all.py
     num_prompts=st.integers(1, 9),
     average=st.integers(2, 6),
     rounds=st.integers(1, 5),
@@ -42,7 +42,7 @@ def play(allocator, probs, budget, rounds, rng, **bounds):
     pass_rate=st.sampled_from([0.0, 0.3, 1.0]),
     draws=st.integers(1, 5),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_batch_spends_its_budget_within_the_bounds(
     name, num_prompts, average, rounds, minimum, multiple, pass_rate, draws
 ):
