@@ -24,7 +24,7 @@ from adaroll_trl.simulation.pictures import draw_gain
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "results"
-MEANS = (0.1, 0.3, 0.5)
+MEANS = (0.15, 0.35, 0.55)  # centres of bins, so that prompts all alike have an entropy of 0
 PRECISIONS = (256.0, 64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5)
 
 TEXT = """# Relative gain against the entropy of the difficulty
@@ -45,7 +45,7 @@ paired on the same outcomes.
 ## Beta distributions from concentrated to spread
 
 A family has one mean m; a / (a + b) = m, and a + b goes from 256 (all prompts alike) to 0.5 (most of them solved or
-hopeless). A mean of 1 - m mirrors that of m.
+hopeless). The means are centres of bins; a mean of 1 - m mirrors that of m.
 
 {families}
 
@@ -78,7 +78,7 @@ def reading(families: dict[float, list[GainPoint]]) -> str:
         top = max(points, key=lambda point: point.gain.value)
         spread = max(points, key=lambda point: point.entropy)
         sentences.append(
-            f"- Mean {mean:g}: from {100 * points[0].gain.value:+.1f} % where all prompts are alike (entropy "
+            f"- Mean {mean:g}: from {100 * points[0].gain.value:+.1f} % where prompts are nearly alike (entropy "
             f"{points[0].entropy:.2f}) to {100 * spread.gain.value:+.1f} % at the largest entropy "
             f"({spread.entropy:.2f}); the largest gain is {100 * top.gain.value:+.1f} %, at {top.label}."
         )

@@ -1,0 +1,190 @@
+"""Comparisons, plans and their commands: exact numbers where there are any, errors that say what to expect."""
+
+from __future__ import annotations
+
+import csv
+import math
+
+import numpy as np
+import pytest
+
+from adaroll_trl.allocators import Allocator
+from adaroll_trl.cli import build_parser
+from adaroll_trl.cli import main as adaroll
+from adaroll_trl.simulation import Setting, beta, compare, parse_difficulty, plan, point, rates, simulate
+from adaroll_trl.simulation.compare import BOUND, SEQUENTIAL
+from adaroll_trl.simulation.entropy import gain_of_runs, read_groups, simulated_gain
+
+SMALL = {"num_prompts": 8, "num_generations": 4, "max_rollouts": 8}
+
+
+class Everything(Allocator):
+    """A user's own: equal groups, and it remembers whom it was asked about."""
+
+    name = "everything"
+
+    def __init__(self):
+        self.asked = []
+
+    def allocate(self, state, rollouts_left, rounds_left):
+        self.asked.append((tuple(state.prompt_ids), state.prior_alpha.copy(), state.prior_beta.copy()))
+        return np.full(state.num_prompts, rollouts_left // state.num_prompts)
+
+
+def test_rows_against_exact_numbers():
+    known = parse_difficulty("0.5*beta(1,3)+0.5*point(0.5)")
+    uniform, own, *_, sequential, bound = compare(Setting(known, **SMALL), ["uniform", Everything(), "adaroll"], 60)
+    exact = 0.5 * beta(1, 3).signal(4) + 0.5 * (1 - 2 * 0.5**4)
+    assert uniform.signal == (pytest.approx(exact), 0.0)
+    assert own.signal.value == pytest.approx(exact, abs=1e-12)  # its own control variate
+    assert own.gain == (pytest.approx(0.0, abs=1e-12), pytest.approx(0.0, abs=1e-12))
+    assert (sequential.allocator, bound.allocator) == (SEQUENTIAL, BOUND)
+    assert sequential.sequential_share.value == 1.0
+    assert bound.utility.value > sequential.utility.value - 3 * sequential.utility.error
+
+
+def test_paired_errors_are_those_of_repetition():
+    """The spread of the gain over repeated simulations is what its standard error says."""
+    found = [simulate("adaroll", 8, 32, 2, num_batches=200, seed=seed, difficulty="beta(1,3)") for seed in range(60)]
+    gains = np.array([result.gain.value for result in found])
+    signals = np.array([result.signal.value for result in found])
+    assert gains.std(ddof=1) == pytest.approx(np.mean([result.gain.error for result in found]), rel=0.3)
+    assert signals.std(ddof=1) == pytest.approx(np.mean([result.signal.error for result in found]), rel=0.3)
+    unpaired = np.mean([result.utilities.std() for result in found]) / math.sqrt(200)
+    assert gains.std(ddof=1) < unpaired
+
+
+def test_a_wrong_prior_costs_and_is_still_paired():
+    options = {"num_batches": 400, "max_rollouts": 16}
+    right = simulate("adaroll", 16, 128, 3, prior=(0.3, 2.7), **options)
+    wrong = simulate("adaroll", 16, 128, 3, prior=(20.0, 20.0), difficulty=beta(0.3, 2.7), **options)
+    np.testing.assert_array_equal(right.success_probs, wrong.success_probs)
+    np.testing.assert_array_equal(right.uniform_utilities, wrong.uniform_utilities)
+    assert right.mean > wrong.mean + 2 * (right.standard_error + wrong.standard_error)
+
+
+def test_allocators_hear_of_prompts_and_beliefs():
+    own = Everything()
+    result = simulate(own, 4, 16, 1, num_batches=3, difficulty=rates([0.0, 1.0]), carried=4, carried_decay=0.5)
+    names = [name for ids, _, _ in own.asked for name in ids]
+    assert len(set(names)) == 12
+    alpha, beliefs = own.asked[0][1], own.asked[0][1] + own.asked[0][2]
+    np.testing.assert_array_equal(beliefs, 4.0)  # 2 of the prior, 4 outcomes at a half
+    np.testing.assert_array_equal(alpha, 1 + 2 * result.success_probs[0])
+
+
+def test_stateful_allocators_live_over_batches():
+    from adaroll_trl.allocators import make_allocator
+
+    cero = make_allocator("cero")
+    simulate(cero, 4, 16, 1, num_batches=5, carried=4)
+    assert cero.state_dict()["steps"] == 5
+
+
+def test_plan_of_uniform_is_exact_and_its_match_is_consistent():
+    difficulty = parse_difficulty("0.25*point(0)+0.75*beta(1,3)")
+    expected = plan(difficulty, 16, (6,), (3,), num_batches=400)
+    (row,), (match,) = expected.rows, expected.matches
+    exact = 0.75 * (1 - 3 / 9 - math.gamma(4) * math.gamma(7) / (math.gamma(10) / math.gamma(1)))
+    assert row.uniform == pytest.approx(exact, abs=1e-9)
+    assert row.uniform < row.adaptive.value < row.bound + 3 * row.adaptive.error
+    assert match.num_generations == math.ceil(match.equal_at.value)
+    assert match.saving.value == pytest.approx(1 - match.equal_at.value / 6)
+    at_match = simulate(
+        "adaroll", 16, 16 * match.num_generations, 3, difficulty=difficulty, num_batches=400, min_rollouts=2
+    )
+    assert at_match.signal.value >= row.uniform
+    spent = sum(mass * one.value for mass, one in zip(expected.bin_masses, row.rollouts, strict=True) if mass > 0.001)
+    assert spent == pytest.approx(6, abs=0.1)
+
+
+def test_plan_where_nothing_can_be_won():
+    (row,), (match,) = (lambda e: (e.rows, e.matches))(plan(point(0), 8, (4,), (2,), num_batches=20))
+    assert (row.uniform, row.adaptive.value) == (0.0, 0.0)
+    assert match.num_generations is None
+    assert math.isnan(match.saving.value)
+
+
+def test_gain_vanishes_where_every_group_is_mixed():
+    spread, alike = (simulated_gain(Setting(d), 200) for d in (beta(0.5, 0.5), beta(256, 256)))
+    assert spread.gain.value > 0.1 > alike.gain.value
+    assert spread.entropy > alike.entropy
+
+
+def test_gain_of_finished_runs(tmp_path):
+    import json
+
+    def write(name, groups):
+        (tmp_path / name).write_text(json.dumps({"steps": [{"groups": groups}]}))
+
+    write("grpo.json", [["a", 4, 0], ["b", 4, 2], ["a", 4, 1], ["c", 4, 4]])
+    write("adaroll.json", [["a", 4, 1], ["b", 4, 2], ["a", 4, 1], ["c", 4, 4]])
+    assert read_groups(tmp_path / "grpo.json").pass_counts().successes.tolist() == [1, 2, 4]
+    found = gain_of_runs(tmp_path / "grpo.json", tmp_path / "adaroll.json")
+    assert found.gain.value == pytest.approx(0.75 / 0.5 - 1)
+    for name, value in (("a", 0.2), ("b", 0.3)):
+        history = [{"loss": 0.0}, {"reward": value}, {"reward": value}]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"log_history": history}))
+    logs = (tmp_path / "a.json", tmp_path / "b.json")
+    by_metric = gain_of_runs(tmp_path / "grpo.json", tmp_path / "adaroll.json", metric="reward", logs=logs)
+    assert by_metric.gain.value == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="belong together"):
+        gain_of_runs(tmp_path / "grpo.json", tmp_path / "adaroll.json", metric="reward")
+
+
+# Commands
+
+
+def test_simulate_command(tmp_path, capsys):
+    file, picture = tmp_path / "new" / "a.csv", tmp_path / "a.png"
+    small = ["--prompts", "8", "--num-generations", "4", "--batches", "20", "--carried", "0", "8", "--rounds", "2"]
+    written = ["--csv", str(file), "--plot", str(picture)]
+    assert adaroll(["simulate", *small, "--allocators", "uniform", "adaroll", "vip", *written]) == 0
+    with file.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["allocator"] for row in rows] == ["uniform", "adaroll", "vip", SEQUENTIAL, BOUND] * 2
+    assert [row["carried"] for row in rows] == ["0"] * 5 + ["8"] * 5
+    assert float(rows[0]["signal"]) == pytest.approx(beta(1, 1).signal(4))
+    assert all(float(row["gain_se"]) > 0 for row in rows if row["allocator"] == "adaroll")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "prompts with" in capsys.readouterr().out
+
+
+def test_plan_command(tmp_path, capsys):
+    file, picture = tmp_path / "p.csv", tmp_path / "p.png"
+    options = ["--difficulty", "demo", "--fit", "beta", "--prior", "match", "--num-generations", "4", "--rounds", "2"]
+    assert (
+        adaroll(["plan", *options, "--prompts", "8", "--batches", "20", "--csv", str(file), "--plot", str(picture)])
+        == 0
+    )
+    with file.open(newline="") as lines:
+        (row,) = csv.DictReader(lines)
+    assert float(row["uniform"]) == pytest.approx(parse_difficulty("demo", "beta").signal(4))
+    assert {"adaptive_se", "saving_se", "rollouts_0_0.02_se"} <= set(row)
+    assert picture.exists()
+    assert "believed beta(0.341,0.775)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["simulate", "--round", "2"], "Did you mean '--rounds'?"),
+        (["simulate", "--difficulty", "bta(1,2)"], "Did you mean beta(a,b)"),
+        (["simulate", "--allocators", "adarol"], "--allocators adarol is not known"),
+        (["simulate", "--utility", "best"], "--utility best is not known"),
+        (["simulate", "--budget", "100"], "--budget 100 must be a multiple of --prompts 32"),
+        (["plan", "--prior", "1"], "--prior 1 must be two positive numbers"),
+        (["plan", "--prior", "0,1"], "two positive finite numbers"),
+        (["plan", "--batches", "1"], "--batches 1 must be at least 2"),
+        (["plan", "--difficulty", "file:nothing.json"], "nothing.json is not there"),
+    ],
+)
+def test_bad_options_end_in_a_sentence(command, message, capsys):
+    assert adaroll(command) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_lists_both_commands(capsys):
+    text = build_parser().format_help()
+    assert "simulate" in text
+    assert "plan" in text
