@@ -42,6 +42,10 @@ paired on the same outcomes.
 
 {reading}
 
+So the entropy alone does not decide. Around a mean of a half the gain grows with it; where most prompts are hard,
+prompts that are alike gain most, as every one of them can still show a success; and spread beyond Beta(1, 1),
+towards solved and hopeless prompts, lowers gain and entropy together.
+
 ## Beta distributions from concentrated to spread
 
 A family has one mean m; a / (a + b) = m, and a + b goes from 256 (all prompts alike) to 0.5 (most of them solved or

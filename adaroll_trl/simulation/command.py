@@ -50,7 +50,7 @@ def make_simulate_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--carried-decay", type=float, default=1.0, help="what each of them counts, 0 to 1 (default: 1)"
     )
-    _add_play(parser, 2000)
+    _add_play(parser, 1000)
     return parser
 
 

@@ -125,7 +125,7 @@ _UNKNOWN = Measured(float("nan"), float("nan"))
 def compare(
     setting: Setting,
     allocators: Sequence[str | Allocator] = ALLOCATOR_NAMES,
-    num_batches: int = 2000,
+    num_batches: int = 1000,
     seed: int = 0,
     on_row: Callable[[str], None] | None = None,
 ) -> list[Row]:

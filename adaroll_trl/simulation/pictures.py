@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def comparison_figure(found: Sequence[tuple[Setting, Sequence[Row]]]) -> Figure:
-    """For each setting a panel of bars, the allocators' utility per prompt with two standard errors on each side."""
+    """For each setting a panel of points, the allocators' utility per prompt with two standard errors on each side."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
@@ -27,14 +27,14 @@ def comparison_figure(found: Sequence[tuple[Setting, Sequence[Row]]]) -> Figure:
     figure = Figure(figsize=(8, height), layout="constrained")
     panels = figure.subplots(len(found), 1, squeeze=False)[:, 0]
     for axes, (setting, rows) in zip(panels, found, strict=True):
-        bars = [row for row in rows if row.allocator != BOUND]
-        bars.sort(key=lambda row: row.utility.value)
-        place = np.arange(len(bars))
-        values = [row.utility.value for row in bars]
-        errors = [2 * row.utility.error for row in bars]
-        axes.barh(place, values, xerr=errors, color=COLOURS[0], alpha=0.8, height=0.7, error_kw={"elinewidth": 1})
-        axes.set_yticks(place, [row.allocator for row in bars])
-        uniform = bars[0].utility.value - bars[0].gain.value
+        points = [row for row in rows if row.allocator != BOUND]
+        points.sort(key=lambda row: row.utility.value)
+        place = np.arange(len(points))
+        values = [row.utility.value for row in points]
+        errors = [2 * row.utility.error for row in points]
+        axes.errorbar(values, place, xerr=errors, fmt="o", color=COLOURS[0], markersize=5, elinewidth=1.2)
+        axes.set_yticks(place, [row.allocator for row in points])
+        uniform = points[0].utility.value - points[0].gain.value
         bound = [row.utility.value for row in rows if row.allocator == BOUND]
         axes.axvline(uniform, color="#222222", linestyle="--", linewidth=1, label="equal groups")
         axes.axvline(bound[0], color=COLOURS[1], linewidth=1, label="bound")
@@ -93,7 +93,7 @@ def plan_figure(expected: ExpectedRollouts) -> Figure:
 def draw_gain(
     axes: Axes, curves: Mapping[str, Sequence[GainPoint]], *, line: bool = True, first_colour: int = 0
 ) -> None:
-    """Relative gain, in percent, over entropy, in nats: a line for each name, or points without one; the bars are two
+    """Relative gain, in percent, over entropy, in nats: a line for each name, or points without one; the points are two
     standard errors on each side."""
     for colour, (name, points) in zip(COLOURS[first_colour:], curves.items(), strict=False):
         axes.errorbar(
