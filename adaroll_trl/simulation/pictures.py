@@ -93,7 +93,7 @@ def plan_figure(expected: ExpectedRollouts) -> Figure:
 def draw_gain(
     axes: Axes, curves: Mapping[str, Sequence[GainPoint]], *, line: bool = True, first_colour: int = 0
 ) -> None:
-    """Relative gain, in percent, over entropy, in nats: a line for each name, or points without one; the points are two
+    """Relative gain, in percent, over entropy, in nats: a line for each name, or points without one; bars show two
     standard errors on each side."""
     for colour, (name, points) in zip(COLOURS[first_colour:], curves.items(), strict=False):
         axes.errorbar(
