@@ -119,7 +119,7 @@ PRIORS = """
 ## A prior for each prompt
 
 16 prompts with priors log-uniform between 0.2 and 8, 128 rollouts, 4 rounds, 2,000 batches on the same outcomes:
-tables solved for every prior against the mesh of ratio 2 that is used from 5 distinct priors on.
+tables solved for every prior against the mesh of ratio 2 that is used from 2 distinct priors on.
 """
 
 

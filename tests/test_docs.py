@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import doctest
+import importlib
 import io
 import re
 import shlex
@@ -204,3 +206,16 @@ def test_options_page_names_every_field():
     text = (ROOT / "docs" / "options.md").read_text()
     assert all(f"`{field.name}`" in text for field in fields(AdaRollOptions))
     assert all(f"`{utility}`" in text for utility in UTILITY_NAMES)
+
+
+# Docstrings
+
+EXAMPLES = sorted(path for path in (ROOT / "adaroll_trl").rglob("*.py") if "\n    >>> " in path.read_text())
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=name)
+def test_examples_in_docstrings(path):
+    module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    results = doctest.testmod(module)
+    assert results.attempted
+    assert results.failed == 0

@@ -79,7 +79,7 @@ def lagrangian_bound(
         ValueError: if an argument is out of range, or the budget does not fit between the bounds.
 
     >>> round(lagrangian_bound(4, 16), 4)
-    2.8191
+    2.9071
     """
     num_prompts, budget = whole_number("num_prompts", num_prompts, 1), whole_number("budget", budget, 0)
     min_rollouts = whole_number("min_rollouts", min_rollouts, 0)

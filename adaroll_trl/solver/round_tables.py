@@ -1,7 +1,7 @@
 """Tables behind the rounds planner: W_x^k on a grid of prices, for one prior or a mesh of priors.
 
-A table covers the states with n <= size rollouts. For a few distinct priors each gets its own table and is exact up to
-the price grid. For many (carried beliefs) the continuation W^{k-1} is interpolated, bilinearly in (log2 alpha,
+A table covers the states with n <= size rollouts. One prior for all prompts gets a table of its own and is exact up to
+the price grid. For several (carried beliefs) the continuation W^{k-1} is interpolated, bilinearly in (log2 alpha,
 log2 beta), between tables on a mesh of ratio 2; the step at hand always uses the prompt's own prior. Measured loss of
 utility with priors between 0.2 and 8: at most 0.4 % for `std_mass`, 0.2 % for `balanced`, none seen for the others
 (docs/allocation_quality.md).
@@ -25,7 +25,9 @@ from .round_values import fill_level, fill_level_at_price
 from .store import Arrays, TableStore
 from .threads import run_ranges
 
-EXACT_PRIORS = 4  # up to this many distinct priors get tables of their own
+# Up to this many distinct priors get tables of their own. More would pay where few priors come back in every batch;
+# but carried beliefs bring new ones each time, whose tables cost more than the mesh, which is made once, loses.
+EXACT_PRIORS = 1
 MESH_LOW, MESH_HIGH = -4, 7  # the mesh spans alpha, beta = 2^-4 .. 2^7; priors outside are moved to its edge
 DEEPEST = 12  # with more rounds left, the continuation of this many stands for the rest
 _PRICES_EXACT, _PRICES_MESH = 160, 64

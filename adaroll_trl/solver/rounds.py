@@ -53,7 +53,7 @@ def plan_round(
         rounds_left (`int`): rounds left, this one included; at least 1.
         utility (`str`, callable or `Utility`): terminal utility, see `adaroll_trl.utilities`.
         prior_alpha, prior_beta (`float`, or arrays of shape (n,)): Beta beliefs before the first of these rollouts.
-            With more than four distinct priors the later rounds' values are interpolated on a mesh (`round_tables`).
+            With more than one distinct prior the later rounds' values are interpolated on a mesh (`round_tables`).
         min_rollouts (`int`): a prompt below it is brought up to it now.
         max_rollouts (`int`, *optional*): no prompt ends with more; at most 256. None searches groups of up to 64
             rollouts, or of 4 times the average if that is more. The loss is bounded by the Lagrangian bounds with and
