@@ -73,7 +73,7 @@ def fit_beta_prior(
 
     >>> alpha, beta = fit_beta_prior([0, 0, 0, 8, 0, 1], [8, 8, 8, 0, 8, 7])
     >>> round(alpha, 2), round(beta, 2)
-    (0.14, 0.55)
+    (0.15, 0.55)
     """
     s, f, r, g = (np.asarray(values, dtype=np.float64) for values in (successes, failures, *remembered))
     w = np.ones(s.shape) if weights is None else np.asarray(weights, dtype=np.float64)
