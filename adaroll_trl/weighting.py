@@ -117,8 +117,12 @@ class PromptWeighting:
         """Restore what `state_dict` returned; a target that the state does not have starts anew."""
         self._rates.load_state_dict(state["rates"])
         self._curve.load_state_dict(state["curve"])
-        if self._target is not None and "target" in state:
+        if self._target is None:
+            return
+        if "target" in state:
             self._target.load_state_dict(state["target"])
+        else:
+            self._target.restart()
 
 
 class PassRates:
@@ -172,11 +176,14 @@ class TargetWeights:
 
     def __init__(self, target: Target, num_generations: int, rates: PassRates, steps: int = _STEPS) -> None:
         self._shape = _checked_target(target)
-        self._group = num_generations
+        self._group, self._steps = num_generations, steps
         self._rates = rates
-        # As if the pseudo prompts had followed the target, so that the first factors are 1
-        self._masses = np.tile(self._wanted(), (steps, 1))
-        self._stages: FloatArray = np.zeros((0, steps))
+        self.restart()
+
+    def restart(self) -> None:
+        """As if all prompts of the running density had followed the target: the first factors are 1."""
+        self._masses = np.tile(self._wanted(), (self._steps, 1))
+        self._stages: FloatArray = np.zeros((0, self._steps))
 
     def _wanted(self) -> FloatArray:
         """The mass that belongs to each node of the grid."""

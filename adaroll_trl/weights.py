@@ -64,6 +64,10 @@ class StoppingPlan:
     counts: Callable[[int, int, int], int]
     rounds: int
 
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"rounds={self.rounds!r} of a plan must be at least 1.")
+
     @classmethod
     def fixed(cls, rollouts: int) -> StoppingPlan:
         """So many rollouts, whatever they show."""
@@ -71,7 +75,9 @@ class StoppingPlan:
 
     @classmethod
     def until(cls, stop: Callable[[int, int], bool], cap: int, first: int = 1) -> StoppingPlan:
-        """`first` rollouts at once, then one at a time until `stop(s, f)`, at most `cap` in all."""
+        """`first` rollouts at once, then one at a time until `stop(s, f)`, at most `cap` in all, `first` at least."""
+        if cap < first:
+            raise ValueError(f"cap={cap!r} must be at least first={first!r}: those are drawn at once.")
         return cls(lambda s, f, r: first if r == 0 else int(s + f < cap and not stop(s, f)), cap - first + 1)
 
     @cached_property

@@ -163,6 +163,10 @@ def test_a_plan_that_may_end_after_one_rollout_has_no_unbiased_weight(plan):
 def test_bad_plans_and_questions_are_named():
     with pytest.raises(ValueError, match=r"counts\(0, 0, 0\) is -1"):
         _ = StoppingPlan.fixed(-1).ends
+    with pytest.raises(ValueError, match="rounds=0 of a plan must be at least 1"):
+        StoppingPlan(lambda s, f, r: 1, 0)
+    with pytest.raises(ValueError, match="cap=2 must be at least first=3"):
+        StoppingPlan.until(both, 2, first=3)
     with pytest.raises(ValueError, match=r"p=\[0.0, 0.5\] must be above 0"):
         implied_weight(MIXED_CAP_32, [0.0, 0.5])
     with pytest.raises(ValueError, match="estimator='median' is not known"):
@@ -223,6 +227,13 @@ def test_factors_come_back_from_a_state():
     batch = batch_of([1, 2, 0, 5], [2, 9, 8, 6])
     np.testing.assert_array_equal(fresh.factors(batch), weigher.factors(batch))
     assert fresh.record(batch, np.ones(4)) == weigher.record(batch, np.ones(4))
+
+
+def test_a_target_that_a_checkpoint_does_not_have_starts_with_factors_of_one():
+    weigher, _ = played_weights("rollout", batches=100)
+    fresh = PromptWeighting(AdaRollOptions(prompt_weighting="uniform"), 8)
+    fresh.load_state_dict(weigher.state_dict())
+    np.testing.assert_allclose(fresh.factors(batch_of([1, 2, 0, 5], [2, 9, 8, 6])), 1, rtol=1e-9)
 
 
 def test_a_bin_without_prompts_is_not_shown():
