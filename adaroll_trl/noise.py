@@ -27,6 +27,7 @@ the adapters, and all weigh alike: the spread and noise that Adam sees, paramete
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,8 @@ def estimate_kappa(gradients: ArrayLike, group_ids: ArrayLike, successes: ArrayL
         successes (array of shape (B,)): 1 for a success, 0 for a failure, nan to leave the rollout out.
 
     Raises:
-        ValueError: if fewer than 3 groups are mixed, or no outcome is there twice in any of them.
+        ValueError: if fewer than 3 groups are mixed, no outcome is there twice in any of them, or rollouts of one
+            prompt and outcome never differ.
     """
     z, ids = np.asarray(gradients, dtype=np.float64), np.asarray(group_ids)
     outcome = np.asarray(successes, dtype=np.float64)
@@ -99,6 +101,11 @@ def estimate_kappa(gradients: ArrayLike, group_ids: ArrayLike, successes: ArrayL
         )
     parts = (np.array(directions), 1 / np.array(masses), np.array(squares), np.array(degrees, dtype=np.float64))
     noise, spread = _components(*parts)
+    if noise == 0:
+        raise ValueError(
+            "kappa needs rollouts that differ: all those of a prompt with one outcome have the same gradient here. "
+            "Take more prompts, or a higher temperature."
+        )
     inverse = spread / noise
     left_out = [_inverse(*(np.delete(part, i, axis=0) for part in parts)) for i in range(len(directions))]
     known = np.array([value for value in left_out if math.isfinite(value)])
@@ -125,7 +132,7 @@ def _components(
 
 def _inverse(*parts: NDArray[np.float64]) -> float:
     noise, spread = _components(*parts)
-    return spread / noise
+    return spread / noise if noise else math.nan
 
 
 def rollout_gradients(
@@ -166,12 +173,13 @@ def rollout_gradients(
         total = (logp.gather(1, ids[used][1:, None]).squeeze(1) * written).sum()
         if mean_over_tokens:
             total = total / written.sum().clamp(min=1)
-        gradients = torch.autograd.grad(total, parameters, allow_unused=True)
-        rows.append(_project([g for g in gradients if g is not None], dimension, seed).cpu())
+        # Zeros for what a rollout does not use (an expert, say): signs go by the place among all parameters
+        gradients = torch.autograd.grad(total, parameters, materialize_grads=True)
+        rows.append(_project(gradients, dimension, seed).cpu())
     return torch.stack(rows)
 
 
-def _project(gradients: list[torch.Tensor], dimension: int | None, seed: int) -> torch.Tensor:
+def _project(gradients: Sequence[torch.Tensor], dimension: int | None, seed: int) -> torch.Tensor:
     if dimension is None:
         return torch.cat([gradient.flatten().float() for gradient in gradients])
     device = gradients[0].device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,12 @@ def test_too_little_to_measure_is_said(sizes):
         estimate_kappa(*made_gradients(2.0, 12, sizes))
 
 
+def test_rollouts_that_never_differ_are_said():
+    gradients = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]] * 3) + np.repeat(np.eye(3, 2), 3, axis=0)
+    with pytest.raises(ValueError, match="kappa needs rollouts that differ"):
+        estimate_kappa(gradients, np.repeat(np.arange(3), 3), [1, 0, 0] * 3)
+
+
 @pytest.fixture(scope="module")
 def rollouts(build):
     """A model, and padded rows as TRL has them."""
@@ -121,6 +128,28 @@ def test_projections_keep_inner_products(rollouts):
     error = grams.std(dim=0) / math.sqrt(24)
     assert ((grams.mean(dim=0) - gram).abs() < 4.5 * error + 1e-6).all()
     assert ((grams - gram).abs() / scale).mean() < 2 * math.sqrt(2 / 256)
+
+
+class TwoExperts(torch.nn.Module):
+    """A row is read by the expert that its first token names; the other one has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = torch.nn.ModuleList(torch.nn.Embedding(4, 4) for _ in range(2))
+        self.shared = torch.nn.Linear(4, 4)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        hidden = self.experts[int(input_ids[0, 0])](input_ids)
+        return SimpleNamespace(logits=self.shared(hidden))
+
+
+def test_what_a_rollout_does_not_use_keeps_its_place():
+    ids = torch.tensor([[0, 2, 1], [1, 2, 1]])
+    ones = torch.ones_like(ids)
+    whole = rollout_gradients(TwoExperts(), ids, ones, ones[:, 1:], dimension=None)
+    assert not whole[0, 16:32].any()
+    assert not whole[1, :16].any()
+    assert whole[:, 32:].any(dim=1).all()
 
 
 def test_kappa_of_a_trainer(build):
