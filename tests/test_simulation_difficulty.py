@@ -73,6 +73,12 @@ def test_bin_masses_are_the_distribution_function(a, b):
     np.testing.assert_allclose(beta(a, b).bin_masses(inner), np.diff(stats.beta.cdf(inner, a, b)), atol=1e-7)
 
 
+def test_bin_masses_of_extreme_parameters():
+    """Such as a fit to a data set of which hardly anything is solved."""
+    np.testing.assert_allclose(beta(0.02, 5000.0).bin_masses([0.0, 0.5, 1.0]), [1.0, 0.0], atol=1e-12)
+    np.testing.assert_allclose(beta(5000.0, 0.02).bin_masses([0.0, 0.5, 1.0]), [0.0, 1.0], atol=1e-12)
+
+
 def test_entropy():
     assert beta(1, 1).entropy(10) == pytest.approx(math.log(10))
     assert point(1.0).entropy(10) == 0.0

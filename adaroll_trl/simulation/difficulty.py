@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import betainc
 
 from ..utilities import Utility
 
 FloatArray = NDArray[np.float64]
 
-_GAUSS_NODES = 200  # within a bin of an entropy: Beta densities of a standard deviation of 0.001 are smooth to them
 _LARGEST_PRECISION = 1e4  # alpha + beta of the Beta that stands for a single pass rate
 
 
@@ -151,12 +151,15 @@ class Difficulty:
         return mean * precision, (1 - mean) * precision
 
     def bin_masses(self, edges: ArrayLike) -> FloatArray:
-        """The share of prompts in each bin [edge, next edge), the last one closed; shape (len(edges) - 1,)."""
+        """The share of prompts in each bin [edge, next edge), the last one closed; shape (len(edges) - 1,).
+
+        `edges` ascend within [0, 1].
+        """
         edges = np.asarray(edges, dtype=np.float64)
         total = np.zeros(edges.size - 1)
         for weight, (kind, x, y) in zip(self.weights, self.parts, strict=True):
             if kind == "beta":
-                total += weight * _beta_masses(x, y, edges)
+                total += weight * np.diff(betainc(x, y, edges))
             elif kind == "point":
                 total[min(max(int(np.searchsorted(edges, x, side="right")) - 1, 0), total.size - 1)] += weight
             else:
@@ -172,31 +175,6 @@ class Difficulty:
         masses = self.bin_masses(np.linspace(0.0, 1.0, bins + 1))
         masses = masses[masses > 0]
         return max(0.0, -float(masses @ np.log(masses)))
-
-
-def _beta_masses(a: float, b: float, edges: FloatArray) -> FloatArray:
-    """Masses of Beta(a, b) in bins. Below 1/2 the variable is x^min(a, 1), above (1 - x)^min(b, 1): no singularity."""
-    nodes, weights = np.polynomial.legendre.leggauss(_GAUSS_NODES)
-    mode = min(max((a - 1) / (a + b - 2), 0.0), 1.0) if a > 1 and b > 1 else 0.5
-    scale = (a - 1) * np.log(mode) + (b - 1) * np.log1p(-mode) if 0 < mode < 1 else 0.0
-
-    def half(a: float, b: float, low: FloatArray, high: FloatArray) -> FloatArray:
-        """Integrals of x^(a-1) (1-x)^(b-1) / e^scale over low .. high <= 1/2."""
-        power = min(a, 1.0)
-        low, high = (np.minimum(edge, 0.5) ** power for edge in (low, high))
-        u = low[:, None] + (high - low)[:, None] * (nodes + 1) / 2
-        with np.errstate(divide="ignore"):
-            log_x = np.log(u) / power
-        density = np.exp((a - power) * np.maximum(log_x, -1e4) + (b - 1) * np.log1p(-np.exp(log_x)) - scale) / power
-        return np.asarray((density * weights).sum(axis=1) * (high - low) / 2)
-
-    lower = half(a, b, edges[:-1], edges[1:])
-    upper = half(b, a, 1 - edges[1:], 1 - edges[:-1])
-    masses = lower + upper
-    zero, middle, one = np.zeros(1), np.full(1, 0.5), np.ones(1)
-    if edges[0] == zero and edges[-1] == one:
-        return masses / masses.sum()
-    return masses / (half(a, b, zero, middle) + half(b, a, zero, middle))
 
 
 def beta(a: float, b: float) -> Difficulty:
