@@ -164,6 +164,8 @@ def test_vip_reads_embeddings_from_a_file_and_names_a_missing_one(tmp_path):
         allocator.allocate(AllocationState(np.zeros(2), np.zeros(2)), 8, 1)
     with pytest.raises(ValueError, match=r"embeddings has vectors of lengths \[1, 2\]"):
         make_allocator("vip", embeddings={"x": [1.0], "y": [1.0, 2.0]})
+    with pytest.raises(ValueError, match=r"allocator 'vip' keeps \['seen'\], but the checkpoint has \['step'\]"):
+        allocator.load_state_dict({"step": 3})
 
 
 # Knapsack RL

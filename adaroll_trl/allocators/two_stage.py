@@ -18,7 +18,7 @@ class TwoStageAllocator(Allocator):
     their beliefs where the rule reads these.
 
     Args:
-        first_share (`float`): share of the budget that the first round spends, in (0, 1).
+        first_share (`float`): share of the budget that the first round spends, in (0, 1]; 1 leaves nothing to commit.
     """
 
     reads_rounds = False

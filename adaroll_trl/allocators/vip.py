@@ -111,4 +111,4 @@ class VIPAllocator(Allocator):
         if self.process is None:
             super().load_state_dict(state)
         else:
-            self.process.load_state_dict(state)
+            self.process.load_state_dict(self.known_state(state, ("seen",)))
