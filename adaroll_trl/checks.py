@@ -278,7 +278,7 @@ def advice_on_options(options: Any, defaults: Any) -> list[str]:
     if kind.needs_beliefs and options.belief_decay == 0 and options.prior_column is None:
         advice.append(
             f"allocator={options.allocator!r} tells prompts apart by their earlier visits, which belief_decay=0 "
-            "forgets: every batch will be plain GRPO. Set belief_decay (0.7 is a start) and train for more than one "
+            "forgets: every batch will be plain GRPO. Set belief_decay (0.5 is a start) and train for more than one "
             "epoch, or give the prompts' pass rates in a prior_column."
         )
     return advice
