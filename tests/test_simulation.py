@@ -40,6 +40,11 @@ def test_compiled_play_with_carried_outcomes_is_plan_round(rounds, decay):
     assert_same_play(24, 96, rounds, "mixed", difficulty="beta(1,2)", **options)
 
 
+def test_one_at_a_time_with_a_few_beliefs_is_plan_round():
+    options = {"num_batches": 40, "max_rollouts": 8, "carried": 3, "carried_decay": 0.7, "seed": 53}
+    assert_same_play(5, 20, 20, "balanced", prior=(2.0, 1.0), **options)
+
+
 def test_uniform_is_its_own_control():
     result = simulate("uniform", 6, 30, 1, "std", num_batches=50)
     np.testing.assert_array_equal(result.utilities, result.uniform_utilities)

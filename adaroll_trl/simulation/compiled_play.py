@@ -1,4 +1,8 @@
-"""The planner and the index policy on whole batches, in compiled code: the counts are those of `plan_round`."""
+"""The planner and the index policy on whole batches, in compiled code: the counts are those of `plan_round`.
+
+But for one case: with as many rounds as rollouts the index policy is played however many beliefs a batch has, where
+`plan_round` turns to its rounds once there are more than a few.
+"""
 
 from __future__ import annotations
 

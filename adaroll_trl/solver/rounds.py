@@ -29,6 +29,7 @@ from .sequential import choose, endgame_moves
 
 LARGEST_GROUP = 256  # tables grow with the fourth power of the group size
 _DEFAULT_GROUP = 64
+_INDEX_PRIORS = 4  # with more distinct priors no rollout is decided by the price index: it needs a table for each
 
 
 def plan_round(
@@ -219,7 +220,7 @@ class _Batch:
 
     @property
     def few_priors(self) -> bool:
-        return len({*zip(self.a.tolist(), self.b.tolist(), strict=True)}) <= EXACT_PRIORS
+        return len({*zip(self.a.tolist(), self.b.tolist(), strict=True)}) <= _INDEX_PRIORS
 
 
 def _counts(name: str, values: ArrayLike, size: int | None = None) -> NDArray[np.int64]:
