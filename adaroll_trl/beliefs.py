@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from .priors import PriorFit
 
 _PROMPT_COLUMNS = ("prompt", "image", "images")
+PRIOR_STRENGTH = 4.0  # pseudo-counts that a pass rate in a data set's column is worth
 
 
 def prompt_key(row: Mapping[str, Any]) -> str:
@@ -97,7 +98,7 @@ class Beliefs:
         prior_beta: float = 1.0,
         decay: float = 0.0,
         prior_source: str = "fixed",
-        prior_strength: float = 4.0,
+        prior_strength: float = PRIOR_STRENGTH,
     ) -> None:
         self.common = (prior_alpha, prior_beta)
         self.decay, self.strength = decay, prior_strength

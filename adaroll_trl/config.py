@@ -12,6 +12,7 @@ from typing import Any, Literal
 from trl import GRPOConfig
 
 from .allocators import ALLOCATOR_NAMES, check_own_options
+from .beliefs import PRIOR_STRENGTH
 from .checks import check_max_rollouts, explain_batch_size
 from .utilities import UTILITY_NAMES
 
@@ -99,7 +100,7 @@ class AdaRollOptions:
         },
     )
     prior_strength: float = field(
-        default=4.0,
+        default=PRIOR_STRENGTH,
         metadata={"help": "Only with `prior_column`: how many rollouts a pass rate of the data set counts for."},
     )
     kappa: float = field(
@@ -175,7 +176,7 @@ class AdaRollOptions:
         _require_choice("prior_source", self.prior_source, ("fixed", "empirical_bayes"))
         if self.prior_column is not None and not (isinstance(self.prior_column, str) and self.prior_column):
             raise ValueError(f"prior_column={self.prior_column!r} must be the name of a column, or None.")
-        if self.prior_column is None and self.prior_strength != 4.0:
+        if self.prior_column is None and self.prior_strength != PRIOR_STRENGTH:
             raise ValueError(
                 f"prior_strength={self.prior_strength!r} has no effect without a prior_column. Name the column with "
                 "the pass rates, or remove it."

@@ -163,6 +163,7 @@ class AdaRollMixin(_Base):
         start = self._from_main(lambda: (self._planner.num_rounds(len(rows)), self._beliefs.fit()))
         rounds, self._beliefs.common = start
         alpha, beta = self._beliefs.prior(keys, self._pass_rates(rows, keys))
+        self.last_batch = None  # its tokens would stay on the device through the next generation
         self._held_metrics = {}
         self._allocator_before = self.allocator.snapshot()
         self._weighting_before = self._weighting.state_dict()

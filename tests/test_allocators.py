@@ -42,7 +42,7 @@ def play(allocator, probs, budget, rounds, rng, **bounds):
     pass_rate=st.sampled_from([0.0, 0.3, 1.0]),
     draws=st.integers(1, 5),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_every_batch_spends_its_budget_within_the_bounds(
     name, num_prompts, average, rounds, minimum, multiple, pass_rate, draws
 ):

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..allocators import AllocationState, Allocator, make_allocator
-from ..beliefs import Beliefs
+from ..beliefs import PRIOR_STRENGTH, Beliefs
 from ..solver.index import whole_number
 from ..utilities import Utility, UtilityFunction, as_utility
 
@@ -145,7 +145,7 @@ def simulate_epochs(
     for repeat in range(repeats):
         rng = np.random.default_rng([seed, repeat])
         run = _Prompts.draw(rng, num_prompts, batch_size, epochs, maximum, of_drift, difficulty)
-        beliefs = Beliefs(*prior, decay, prior_source, 4.0 if prior_strength is None else prior_strength)
+        beliefs = Beliefs(*prior, decay, prior_source, PRIOR_STRENGTH if prior_strength is None else prior_strength)
         rates = None if prior_strength is None else run.rates_before
         runs.append(setting.play(_allocator(allocator, utility), run, beliefs, rates))
     names = ("utilities", "uniform_utilities", "signal", "uniform_signal", "rollouts_signal", "predicted", "realised")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from design import SEEDS, STAGES
 from regimes import REGIMES
 from summary import (
     HARD,
@@ -67,7 +68,10 @@ def _page(runs: Sequence[Run], results: Path) -> Iterator[str]:
     seeds = {len(of) for of in cells.values()}
     hours = sum(run["cpu_seconds"] for run in runs) / 3600
     of = f"{len(runs)} runs of {len(cells)} cells, {min(seeds)} to {max(seeds)} seeds each"
-    yield f"{of}, {hours:.1f} hours of processor time."
+    planned = len({(cell.name, seed) for stage in STAGES.values() for cell in stage for seed in SEEDS})
+    yield f"{of}, {hours:.1f} hours of processor time. Stages `{'`, `'.join(STAGES)}` are {planned} runs."
+    if len(runs) < planned:
+        yield "\n**Not complete: the tables below are not a verdict yet.**"
     yield "\n![Learning curves](learning.png)\n" if results.with_suffix(".png").exists() else ""
     yield from _verdict(cells)
     yield from _regimes(cells)
@@ -265,8 +269,8 @@ def _kappa(path: Path) -> Iterator[str]:
     yield "## kappa at the start\n"
     yield (
         "The noise of one rollout against the spread between prompts, from exact gradients "
-        "(`python benchmarks/learning/kappa.py`), ± the jackknife error; with Adam's scaling of the parameters "
-        "approximated in the last column.\n"
+        "(`python benchmarks/learning/kappa.py`), with its interval of about 95 %; with Adam's scaling of the "
+        "parameters approximated in the last column.\n"
     )
     rows = [
         [
@@ -274,7 +278,7 @@ def _kappa(path: Path) -> Iterator[str]:
             f"{one['pass_rate']:.2f}",
             f"{100 * one['below_0.1']:.0f} %",
             f"{100 * one['above_0.9']:.0f} %",
-            *("{:.1f} ± {:.1f}".format(*one[key]) for key in ("kappa", "kappa_adam")),
+            *("{:.2f} [{:.2f}, {:.2f}]".format(*one[key]) for key in ("kappa", "kappa_adam")),
         ]
         for one in json.loads(path.read_text(encoding="utf-8"))
     ]
