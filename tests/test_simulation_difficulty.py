@@ -236,3 +236,54 @@ def test_other_files(tmp_path):
     for bad in ("missing.json", "x.json"):
         with pytest.raises(ValueError, match=bad):
             read_difficulty(tmp_path / bad)
+
+
+def test_many_rollouts_of_a_prompt_do_not_underflow():
+    found = PassCounts(np.array([0, 3000, 30]), np.array([5000, 5000, 50])).difficulty("mixture")
+    assert found.mean == pytest.approx(0.4, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "successes,rollouts\n1,4\n2.5,8\n", "successes of row 2 is 2.5; it must be a whole number"),
+        ("a.csv", "successes,rollouts\n1,\n", "rollouts of row 1 is None"),
+        ("a.csv", "successes,rollouts\n1,1e300\n", "rollouts of row 1 is 1e.300; .* from 0 to 10,000,000"),
+        ("a.csv", "successes,rollouts\n1,4\n5,4\n", "row 2 has 5 successes of 4 rollouts"),
+        ("a.csv", "", "no such table: Empty CSV file. It should be"),
+        ("a.csv", "pass_rate\n0.5\n50\n", "pass rate 2 is 50.*divide by 100"),
+        ("a.csv", "pass_rate\n0.5\nnan\n", "pass rate 2 is None"),
+        ("a.json", '{"samples": 4, "right": [1, 2.5]}', "successes of row 2 is 2.5"),
+        ("a.json", '{"samples": 4.5, "right": [1, 2]}', "rollouts of row 1 is 4.5"),
+        ("a.json", '{"samples": 1, "prompts": [1.5, 2]}', "prompts of row 1 is 1.5"),
+        ("a.json", '["0.5", 0.5]', "pass rate 1 is '0.5'"),
+        ("a.json", '{"counts": ["1"]}', "counts of row 1 is '1'"),
+        ("a.json", "3", "it should be a completions table"),
+        ("a.json", "[0.5", "it is not JSON: .* It should be a completions table"),
+        ("a.json", '{"prompts": [{"num_correct": 1}]}', "it should be a completions table"),
+    ],
+)
+def test_bad_files_are_named_with_row_and_value(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=f"{name} cannot be used: .*{message}"):
+        read_difficulty(tmp_path / name)
+
+
+def test_rewards_of_a_file_of_completions(tmp_path):
+    completions(tmp_path / "two", format=[0.2, 0.4, 0.6, 0.8, 1.0])
+    known = parse_difficulty(f"file:{tmp_path / 'two'}", "raw", reward="format", threshold=0.5)
+    assert known.mean == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="reward='prompt' is none of them: its numeric columns are accuracy, format"):
+        read_pass_counts(tmp_path / "two", reward="prompt")
+    (tmp_path / "c.csv").write_text("successes,rollouts\n1,4\n")
+    with pytest.raises(ValueError, match=r"reward='format' is for a table of completions"):
+        read_pass_counts(tmp_path / "c.csv", reward="format")
+    with pytest.raises(ValueError, match=r"threshold=0.5 has no effect on difficulty 'demo'"):
+        parse_difficulty("demo", threshold=0.5)
+    with pytest.raises(ValueError, match="a path follows `file:`"):
+        parse_difficulty("file: ")
+
+
+def test_unknown_distributions_list_the_forms():
+    with pytest.raises(DifficultyError, match=r"'gamma' is not known\. .*beta\(0\.5,1\.5\), point\(0\)"):
+        parse_difficulty("gamma(1,2)")

@@ -11,6 +11,7 @@ between, becomes the points of a Gauss-Legendre rule: exact too, as the chances 
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -198,11 +199,16 @@ def rates(values: ArrayLike) -> Difficulty:
     """Each of these pass rates, numbers between 0 and 1, equally likely.
 
     Raises:
-        ValueError: if there is none, or one is out of range.
+        ValueError: if there is none, or one (named by its place, from 1) is no number in that range.
     """
+    for row, value in enumerate(np.asarray(values, dtype=object).ravel().tolist(), 1):
+        if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 <= value <= 1:
+            percent = isinstance(value, numbers.Real) and 1 < value <= 100
+            hint = " It looks like per cent: divide by 100." if percent else ""
+            raise ValueError(f"pass rate {row} is {value!r}: pass rates must be numbers between 0 and 1.{hint}")
     array = np.asarray(values, dtype=np.float64).ravel()
-    if array.size == 0 or not ((array >= 0) & (array <= 1)).all():
-        raise ValueError(f"pass rates {values!r} must be numbers between 0 and 1, at least one.")
+    if array.size == 0:
+        raise ValueError("there must be pass rates, at least one.")
     each, counts = np.unique(array, return_counts=True)
     if each.size == 1:
         label = f"point({each[0]:g})"

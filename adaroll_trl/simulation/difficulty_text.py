@@ -31,7 +31,9 @@ class DifficultyError(ValueError):
     """Text that is no difficulty; the message points at the place."""
 
 
-def parse_difficulty(text: str, fit: str = "mixture") -> Difficulty:
+def parse_difficulty(
+    text: str, fit: str = "mixture", *, reward: str | None = None, threshold: float | None = None
+) -> Difficulty:
     """A difficulty from text.
 
     Args:
@@ -39,10 +41,11 @@ def parse_difficulty(text: str, fit: str = "mixture") -> Difficulty:
             measured histogram (`shipped_histograms`); or `file:PATH`, see `read_difficulty`.
         fit (`str`): how the pass rates of few rollouts become a distribution: "mixture", "beta" or "raw"
             (`PassCounts.difficulty`).
+        reward (`str`, *optional*), threshold (`float`, *optional*): of a file of completions, see `read_pass_counts`.
 
     Raises:
         DifficultyError: for other text, with a caret below the place.
-        ValueError: if a file cannot be read.
+        ValueError: if a file cannot be read, or `reward` or `threshold` is given without a file.
 
     >>> parse_difficulty("0.3*beta(1,9) + 0.7*point(1)").mean
     0.73
@@ -50,7 +53,13 @@ def parse_difficulty(text: str, fit: str = "mixture") -> Difficulty:
     if fit not in FITS:
         raise ValueError(f"fit={fit!r} is not known. Use one of {', '.join(FITS)}.")
     if text.strip().startswith("file:"):
-        return read_difficulty(text.strip().removeprefix("file:"), fit)
+        path = text.strip().removeprefix("file:").strip()
+        if not path:
+            raise ValueError(f"difficulty {text!r}: a path follows `file:`, as in file:outputs/run/completions.")
+        return read_difficulty(path, fit, reward=reward, threshold=threshold)
+    for name, value in (("reward", reward), ("threshold", threshold)):
+        if value is not None:
+            raise ValueError(f"{name}={value!r} has no effect on difficulty {text!r}: it is for file:PATH.")
     return _Parser(text, fit).parse()
 
 
@@ -110,7 +119,7 @@ class _Parser:
 
     def call(self, name: str, place: int) -> Difficulty:
         if name not in _FUNCTIONS:
-            raise self.error(place, f"{name!r} is not known.{_nearest(name, list(_FUNCTIONS))}")
+            raise self.unknown(name, place, [])
         build, arity, form = _FUNCTIONS[name]
         self.take("(", form)
         values: list[float] = []
@@ -134,11 +143,13 @@ class _Parser:
     def named(self, name: str, place: int) -> Difficulty:
         known = shipped_histograms()
         if name not in known:
-            near = _nearest(name, [*_FUNCTIONS, *known])
-            raise self.error(
-                place, f"{name!r} is not known.{near or f' A difficulty is one of {FORMS}: ' + ', '.join(known)}"
-            )
+            raise self.unknown(name, place, list(known))
         return read_pass_counts(known[name]).difficulty(self.fit, name)
+
+    def unknown(self, name: str, place: int, measured: list[str]) -> DifficultyError:
+        near = _nearest(name, [*_FUNCTIONS, *measured])
+        forms = f" A difficulty is one of {FORMS}: {', '.join(shipped_histograms())}."
+        return self.error(place, f"{name!r} is not known.{near or forms}")
 
     def peek(self) -> tuple[str, str, int]:
         return self.tokens[self.at] if self.at < len(self.tokens) else ("end", "", len(self.text.rstrip()))

@@ -9,6 +9,8 @@ was decided: counts of an adaptive run, where n depends on the outcomes, are fit
 from __future__ import annotations
 
 import json
+import math
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import xlog1py, xlogy
 
 from .difficulty import Difficulty, beta, histogram, mixture, point, rates
 
@@ -26,6 +29,7 @@ HISTOGRAMS = Path(__file__).parent / "histograms"
 _NO_REWARDS = {"step", "advantage", "group", "group_size", "round", "belief_mean"}
 _LOWEST, _HIGHEST = 1e-3, 1e4  # parameters of a fitted Beta
 _GRID = 101  # pass rates of a fitted mixture
+_MOST = 10**7  # rollouts of a prompt in a file: more is a mistake, and too much for a fit
 _KNOWN_FILES = (
     "a completions table of a run (.parquet or .csv, or the folder of them), results.json of `adaroll eval`, a table "
     "with columns successes and rollouts or pass_rate, a JSON list of pass rates, or JSON with samples and prompts "
@@ -41,10 +45,15 @@ class PassCounts:
     rollouts: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        if self.rollouts.size == 0 or (self.rollouts < 1).any():
-            raise ValueError("there must be at least one prompt, and every prompt needs at least one rollout.")
-        if (self.successes < 0).any() or (self.successes > self.rollouts).any():
-            raise ValueError("the successes of a prompt must be between 0 and its rollouts.")
+        if self.rollouts.size == 0:
+            raise ValueError("there must be at least one prompt, with at least one rollout.")
+        wrong = (self.rollouts < 1) | (self.successes < 0) | (self.successes > self.rollouts)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise ValueError(
+                f"row {row + 1} has {self.successes[row]} successes of {self.rollouts[row]} rollouts: a prompt needs "
+                "at least one rollout, and its successes must be between 0 and its rollouts."
+            )
 
     def difficulty(self, fit: str = "mixture", label: str | None = None) -> Difficulty:
         """The distribution of pass rates behind the counts.
@@ -78,7 +87,9 @@ class PassCounts:
         """The Beta(a, b) of the largest marginal likelihood, by fixed-point steps (Minka 2000) and Newton's."""
         s, n = self.successes, self.rollouts
         j = np.arange(n.max())
-        above_s, above_f, above_n = ((count[:, None] > j).sum(axis=0) for count in (s, n - s, n))
+        above_s, above_f, above_n = (
+            s.size - np.bincount(count, minlength=j.size + 1)[:-1].cumsum() for count in (s, n - s, n)
+        )
         mean = min(max(float(s.sum() / n.sum()), 1e-3), 1 - 1e-3)
         x = np.log([mean, 1 - mean])
         bounds = (np.log(_LOWEST), np.log(_HIGHEST))
@@ -111,8 +122,8 @@ class PassCounts:
         grid = np.linspace(0.0, 1.0, _GRID)
         pairs, copies = np.unique(np.stack([self.successes, self.rollouts], axis=1), axis=0, return_counts=True)
         s, f = pairs[:, :1], pairs[:, 1:] - pairs[:, :1]
-        likelihood = grid**s * (1 - grid) ** f
-        likelihood /= likelihood.max(axis=1, keepdims=True)
+        logs = xlogy(s, grid) + xlog1py(f, -grid)
+        likelihood = np.exp(logs - logs.max(axis=1, keepdims=True))  # the chances themselves may underflow
         share = np.full(_GRID, 1 / _GRID)
         for _ in range(5000):
             new = share * ((copies / copies.sum() / (likelihood @ share)) @ likelihood)
@@ -131,7 +142,7 @@ def shipped_histograms() -> Mapping[str, Path]:
 
 
 def read_difficulty(
-    path: Path | str, fit: str = "mixture", *, reward: str | None = None, threshold: float = 0.5
+    path: Path | str, fit: str = "mixture", *, reward: str | None = None, threshold: float | None = None
 ) -> Difficulty:
     """The distribution of pass rates in a file or folder.
 
@@ -150,7 +161,7 @@ def read_difficulty(
     return found.difficulty(fit, path.name)
 
 
-def read_pass_counts(path: Path | str, *, reward: str | None = None, threshold: float = 0.5) -> PassCounts:
+def read_pass_counts(path: Path | str, *, reward: str | None = None, threshold: float | None = None) -> PassCounts:
     """Successes and rollouts of each prompt.
 
     Args:
@@ -159,10 +170,11 @@ def read_pass_counts(path: Path | str, *, reward: str | None = None, threshold: 
             `prompts` or `right`. A prompt that occurs in several steps is counted once, with all its completions.
         reward (`str`, *optional*): of a completions table, the column of the reward function that says what a success
             is. Needed if there are several.
-        threshold (`float`): a reward of at least this is a success.
+        threshold (`float`, *optional*): of a completions table: a reward of at least this is a success. None is 0.5.
 
     Raises:
-        ValueError: if there is no such file, or nothing in it says how often a prompt was solved.
+        ValueError: if there is no such file, nothing in it says how often a prompt was solved, or a value in it cannot
+            be (named with its row, the first being 1).
     """
     found = _read(Path(path), reward, threshold)
     if isinstance(found, Difficulty):
@@ -170,17 +182,24 @@ def read_pass_counts(path: Path | str, *, reward: str | None = None, threshold: 
     return found
 
 
-def _read(path: Path, reward: str | None, threshold: float) -> PassCounts | Difficulty:
+def _read(path: Path, reward: str | None, threshold: float | None) -> PassCounts | Difficulty:
     if not path.exists():
         raise ValueError(f"{path} is not there. It should be {_KNOWN_FILES}.")
     try:
         if path.is_dir() and (path / "results.json").exists():
             path = path / "results.json"
         if path.is_file() and path.suffix == ".json":
-            return _from_json(json.loads(path.read_text(encoding="utf-8")))
+            return _from_json(_parsed(path.read_text(encoding="utf-8")), reward, threshold)
         return _from_table(read_completions(path), reward, threshold)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be used: {error}") from error
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"it is not JSON: {error}. It should be {_KNOWN_FILES}.") from error
 
 
 def read_completions(path: Path) -> dict[str, list[Any]]:
@@ -199,40 +218,87 @@ def read_completions(path: Path) -> dict[str, list[Any]]:
     readers: dict[str, Callable[[Path], Any]] = {".parquet": parquet.read_table, ".csv": csv.read_csv}
     if not files or any(file.suffix not in readers for file in files):
         raise ValueError(f"it should be {_KNOWN_FILES}.")
-    tables = [readers[file.suffix](file) for file in files]
+    try:
+        tables = [readers[file.suffix](file) for file in files]
+    except pyarrow.ArrowInvalid as error:
+        raise ValueError(f"it is no such table: {str(error).splitlines()[0]}. It should be {_KNOWN_FILES}.") from error
     columns: dict[str, list[Any]] = pyarrow.concat_tables(tables, promote_options="default").to_pydict()
     return columns
 
 
-def _from_json(content: Any) -> PassCounts | Difficulty:
+def _from_json(content: Any, reward: str | None, threshold: float | None) -> PassCounts | Difficulty:
+    _refuse_of_completions(reward, threshold)
     if isinstance(content, list):
         return rates(content)
+    wrong = ValueError(f"it should be {_KNOWN_FILES}.")
+    if not isinstance(content, Mapping):
+        raise wrong
     if "counts" in content:
-        return histogram(content["counts"], content.get("edges"))
-    if "right" in content:
-        right = np.array(content["right"], dtype=np.int64)
-        return PassCounts(right, np.full(right.size, int(content["samples"])))
+        return histogram(_numbers("counts", content["counts"]), content.get("edges"))
     prompts = content.get("prompts")
-    if prompts and isinstance(prompts[0], Mapping):
-        return _counts([one["num_correct"] for one in prompts], [one["num_samples"] for one in prompts])
-    if prompts and len(prompts) == content.get("samples", -1) + 1:
-        return PassCounts(np.repeat(np.arange(len(prompts)), prompts), np.full(sum(prompts), int(content["samples"])))
-    raise ValueError(f"it should be {_KNOWN_FILES}.")
+    try:
+        if "right" in content:
+            return _counts(content["right"], [content["samples"]] * len(content["right"]))
+        if prompts and isinstance(prompts[0], Mapping):
+            return _counts([one["num_correct"] for one in prompts], [one["num_samples"] for one in prompts])
+        if prompts and len(prompts) == content.get("samples", -1) + 1:
+            many = _whole("prompts", prompts)
+            return PassCounts(np.repeat(np.arange(many.size), many), np.full(many.sum(), many.size - 1))
+    except (KeyError, TypeError) as error:
+        raise wrong from error
+    raise wrong
+
+
+def _numbers(name: str, values: Any) -> list[Any]:
+    """`values`, if it is a list of finite numbers.
+
+    Raises:
+        ValueError: naming the first row that is none.
+    """
+    for row, value in enumerate(values, 1):
+        if not isinstance(value, numbers.Real) or isinstance(value, bool) or not math.isfinite(value):
+            raise ValueError(f"{name} of row {row} is {value!r}; it must be a number.")
+    return list(values)
+
+
+def _whole(name: str, values: Iterable[Any]) -> NDArray[np.int64]:
+    """Counts of a file, int64 of shape (rows,).
+
+    Raises:
+        ValueError: naming the first row that holds no whole number from 0 to `_MOST`.
+    """
+    found = list(values)
+    for row, value in enumerate(found, 1):
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+        if not (is_number and 0 <= value <= _MOST and value == int(value)):
+            raise ValueError(f"{name} of row {row} is {value!r}; it must be a whole number from 0 to {_MOST:,}.")
+    return np.array(found, dtype=np.int64)
 
 
 def _counts(successes: Iterable[Any], rollouts: Iterable[Any]) -> PassCounts:
-    return PassCounts(np.array(list(successes), dtype=np.int64), np.array(list(rollouts), dtype=np.int64))
+    return PassCounts(_whole("successes", successes), _whole("rollouts", rollouts))
 
 
-def _from_table(columns: Mapping[str, list[Any]], reward: str | None, threshold: float) -> PassCounts | Difficulty:
+def _refuse_of_completions(reward: str | None, threshold: float | None) -> None:
+    """What says which completions succeeded has no effect on counts that are there already."""
+    for name, value in (("reward", reward), ("threshold", threshold)):
+        if value is not None:
+            raise ValueError(f"{name}={value!r} is for a table of completions with rewards, which it is not.")
+
+
+def _from_table(
+    columns: Mapping[str, list[Any]], reward: str | None, threshold: float | None
+) -> PassCounts | Difficulty:
     if "pass_rate" in columns:
+        _refuse_of_completions(reward, threshold)
         return rates(columns["pass_rate"])
     for successes, rollouts in (("successes", "rollouts"), ("num_correct", "num_samples")):
         if {successes, rollouts} <= set(columns):
+            _refuse_of_completions(reward, threshold)
             return _counts(columns[successes], columns[rollouts])
     if "prompt" not in columns:
         raise ValueError(f"it has the columns {', '.join(columns)}; it should be {_KNOWN_FILES}.")
-    scored = success_column(columns, reward, threshold)
+    scored = success_column(columns, reward, 0.5 if threshold is None else threshold)
     seen: dict[str, list[int]] = {}
     for prompt, success in zip(columns["prompt"], scored, strict=True):
         if success is not None:
@@ -251,8 +317,8 @@ def success_column(columns: Mapping[str, list[Any]], reward: str | None, thresho
     found = [name for name, values in columns.items() if name not in _NO_REWARDS and _is_number(values)]
     if reward is None and len(found) == 1:
         reward = found[0]
-    if reward is None or reward not in columns:
-        asked = f"there is no column {reward!r}" if reward else "say which reward tells a success"
+    if reward not in found:
+        asked = f"reward={reward!r} is none of them" if reward else "say with `reward` which reward tells a success"
         raise ValueError(f"{asked}: its numeric columns are {', '.join(found) or 'none'}.")
     return [None if value is None or value != value else bool(value >= threshold) for value in columns[reward]]
 
