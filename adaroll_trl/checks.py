@@ -117,11 +117,13 @@ def check_prompt_weighting(weighting: str, aggregation: str) -> None:
 def check_unbiased(allocator: str, has_plan: bool) -> None:
     """Refuse unbiased weights where a prompt's rollouts depend on the rewards of others."""
     if not has_plan:
+        kind = allocator_class(allocator)
+        always = kind is not None and not kind.reads_rounds  # so it has several whatever `rounds` says
         raise ValueError(
             f"prompt_weighting='unbiased' with allocator {allocator!r} in several rounds: it shares one budget, so "
             "how many rollouts a prompt gets depends on the others' rewards, and no factor on its own outcomes is "
-            "exact. Set rounds=1, or prompt_weighting='uniform', which is approximate and takes any allocator; an "
-            "allocator of your own may offer `stopping_plan`."
+            f"exact. Set {'' if always else 'rounds=1, or '}prompt_weighting='uniform', which is approximate and "
+            "takes any allocator; an allocator of your own may offer `stopping_plan`."
         )
 
 

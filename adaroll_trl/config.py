@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import math
 import numbers
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any, Literal
 
 from trl import GRPOConfig
 
-from .allocators import ALLOCATOR_NAMES, check_own_options
+from .allocators import ALLOCATOR_NAMES, check_own_options, check_own_values
 from .beliefs import PRIOR_STRENGTH
 from .checks import check_max_rollouts, explain_batch_size
 from .utilities import UTILITY_NAMES
@@ -170,6 +174,9 @@ class AdaRollOptions:
         self.allocator_kwargs = _parse_kwargs("allocator_kwargs", self.allocator_kwargs)
         if self.allocator in ALLOCATOR_NAMES:
             check_own_options(self.allocator, self.allocator_kwargs or {})
+            if self.allocator_kwargs:
+                with naming_allocator_kwargs(self.allocator):
+                    check_own_values(self.allocator, self.allocator_kwargs)
 
     def _validate_prior(self) -> None:
         """What beliefs start from, and what the allocator can take."""
@@ -228,8 +235,22 @@ def options_of(args: Any) -> AdaRollOptions:
     return AdaRollOptions(**{item.name: getattr(args, item.name) for item in fields(AdaRollOptions)})
 
 
+@contextmanager
+def naming_allocator_kwargs(allocator: str) -> Iterator[None]:
+    """An error of an allocator's own options says that they are those in `allocator_kwargs`."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"allocator_kwargs of allocator {allocator!r}: {error}") from error
+
+
 def load_by_path(name: str, path: str) -> Any:
-    """What 'package.module:attribute' points to; an error that names the field where it cannot be loaded."""
+    """What 'package.module:attribute' points to; an error that names the field where it cannot be loaded.
+
+    Modules are looked for in the working directory too, as by TRL's own scripts.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     module, _, attribute = path.partition(":")
     try:
         return getattr(import_module(module), attribute)

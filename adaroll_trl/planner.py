@@ -6,7 +6,8 @@ Plain numpy. On several processes only the main one asks it for decisions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ from .allocators import AllocationState, Allocator, make_allocator
 from .allocators.uniform import UniformAllocator
 from .batch import GenerationBatch
 from .checks import check_counts, check_max_rollouts, nothing_to_decide
-from .config import AdaRollOptions, load_by_path
+from .config import AdaRollOptions, load_by_path, naming_allocator_kwargs
 from .solver import lagrangian_bound
 from .utilities import Utility, as_utility, expected_utility_after, make_utility
 
@@ -148,19 +149,29 @@ def _make_utility(options: AdaRollOptions) -> Utility:
     return make_utility(options.utility, **({"kappa": options.kappa} if options.utility == "progress" else {}))
 
 
-def _load_allocator(path: str, arguments: dict[str, Any]) -> Allocator:
-    loaded = load_by_path("allocator", path)
+def load_allocator(path: str, arguments: Mapping[str, Any], name: str = "allocator") -> Allocator:
+    """An allocator of the user's own.
+
+    Args:
+        path (`str`): 'package.module:Class'.
+        arguments (mapping): its keyword arguments.
+        name (`str`): of the field that holds the path, for errors.
+
+    Raises:
+        ValueError: if there is no such class, it cannot be made, or it makes no `Allocator`.
+    """
+    loaded = load_by_path(name, path)
     try:
         allocator = loaded(**arguments)
-    except TypeError as error:
-        given = f"with allocator_kwargs={arguments!r}" if arguments else "without arguments"
+    except Exception as error:
+        given = f"with allocator_kwargs={dict(arguments)!r}" if arguments else "without arguments"
         raise ValueError(
-            f"allocator={path!r} cannot be made {given}: {error}. Its parameters are what `allocator_kwargs` gives; "
+            f"{name}={path!r} cannot be made {given}: {error}. Its parameters are what `allocator_kwargs` gives; "
             "the others need defaults. Or set `trainer.allocator` to an instance."
         ) from error
     if not isinstance(allocator, Allocator):
         raise ValueError(
-            f"allocator={path!r} makes a {type(allocator).__name__}, not an adaroll_trl.allocators.Allocator."
+            f"{name}={path!r} makes a {type(allocator).__name__}, not an adaroll_trl.allocators.Allocator."
         )
     return allocator
 
@@ -169,12 +180,14 @@ def _make_allocator(options: AdaRollOptions, utility: Utility) -> Allocator:
     arguments = options.allocator_kwargs or {}
     assert isinstance(arguments, dict)  # `validate_adaroll` has parsed it
     if ":" in options.allocator:
-        return _load_allocator(options.allocator, arguments)
-    return make_allocator(
-        options.allocator,
-        utility=utility,
-        block_size=options.block_size,
-        draws_per_round=options.draws_per_round,
-        table_cache_dir=options.table_cache_dir,
-        **arguments,
-    )
+        return load_allocator(options.allocator, arguments)
+    # Of values that the config has not looked at, only a file of embeddings is left
+    with naming_allocator_kwargs(options.allocator) if arguments else nullcontext():
+        return make_allocator(
+            options.allocator,
+            utility=utility,
+            block_size=options.block_size,
+            draws_per_round=options.draws_per_round,
+            table_cache_dir=options.table_cache_dir,
+            **arguments,
+        )

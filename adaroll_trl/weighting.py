@@ -321,7 +321,13 @@ def _beta_on_grid(alpha: FloatArray, beta: FloatArray) -> FloatArray:
 
 
 def _checked_target(target: Target) -> FloatArray:
-    values = np.asarray(target(GRID.copy()), dtype=np.float64)
+    try:
+        values = np.asarray(target(GRID.copy()), dtype=np.float64)
+    except Exception as error:
+        raise ValueError(
+            f"The prompt weights {target!r} that `prompt_weighting` points to failed on an array of {GRID.size} pass "
+            f"rates in (0, 1): {error}. They must take such an array and return one positive finite number for each."
+        ) from error
     if values.shape != GRID.shape or not (np.isfinite(values) & (values > 0)).all():
         shown = (
             f"shape {values.shape}" if values.shape != GRID.shape else f"values {values.min():g} to {values.max():g}"

@@ -365,3 +365,25 @@ def test_a_snapshot_of_cero_does_not_copy_the_prompts():
     assert min(took) < 0.01  # a copy takes a tenth of a second
     assert snapshot()["steps"] == 13
     assert len(snapshot()["prompts"]) == 100_000
+
+
+def test_vip_names_bad_embeddings(tmp_path):
+    missing = str(tmp_path / "no.npz")
+    (tmp_path / "text.npz").write_text("none")
+    np.savez(tmp_path / "nan.npz", a=np.ones(2), b=np.array([1.0, np.nan]))
+    np.save(tmp_path / "one.npy", np.ones(3))
+    for embeddings, message in (
+        (missing, f"embeddings='{missing}' cannot be read: .*No such file"),
+        (str(tmp_path / "text.npz"), "text.npz' cannot be read"),
+        (str(tmp_path / "nan.npz"), "embeddings of prompt 'b' holds nan"),
+        (
+            str(tmp_path / "one.npy"),
+            "holds ndarray. It must be a dict of vectors by prompt id, or the path of an .npz",
+        ),
+        ({}, r"embeddings=\{\} has no vectors"),
+        ({"a": []}, "embeddings of prompt 'a' is empty"),
+        ({"a": ["x"]}, r"embeddings of prompt 'a' is \['x'\]: it must be a vector of numbers"),
+        (5, "embeddings=5 holds int"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_allocator("vip", embeddings=embeddings)

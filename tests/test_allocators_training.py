@@ -110,6 +110,11 @@ class Greedy(Allocator):
         return counts
 
 
+class Choosy(Greedy):
+    def __init__(self, place):
+        raise RuntimeError(f"place={place}")
+
+
 def planner(**options):
     return RolloutPlanner(AdaRollOptions(**options), 4, 8, 1, pytest.fail)
 
@@ -131,6 +136,14 @@ def test_allocator_kwargs_reach_the_allocator():
         ({"allocator": "cero", "allocator_kwargs": {"utility": 1}}, "allocator 'cero' has no option 'utility'"),
         ({"allocator_kwargs": "{tau: 1}"}, "allocator_kwargs='{tau: 1}' is not JSON"),
         ({"allocator_kwargs": "[1]"}, "allocator_kwargs='[1]' must be a dict of options by name"),
+        (
+            {"allocator": "cero", "allocator_kwargs": {"tau": 0}},
+            "allocator_kwargs of allocator 'cero': tau=0 must be a number above 0",
+        ),
+        (
+            {"allocator": "vip", "allocator_kwargs": {"memory": 10**6}},
+            "memory=1000000 must be an integer of at least 0 and at most 10,000",
+        ),
         ({"allocator_kwargs": {1: 2}}, "allocator_kwargs={1: 2} must be a dict of options by name"),
     ],
 )
@@ -138,6 +151,11 @@ def test_bad_allocator_kwargs_are_named(tmp_path, options, message):
     with pytest.raises(ValueError) as caught:
         AdaRollGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **options)
     assert message in str(caught.value)
+
+
+def test_an_allocator_of_ones_own_that_refuses_its_options():
+    with pytest.raises(ValueError, match=r"cannot be made with allocator_kwargs=\{'place': 7\}: place=7"):
+        planner(allocator="tests.test_allocators_training:Choosy", allocator_kwargs={"place": 7})
 
 
 def test_allocator_kwargs_from_the_command_line_and_from_yaml(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 
 import pytest
@@ -122,3 +123,19 @@ def test_a_dotted_path_is_loaded_and_a_bad_one_named():
         load_by_path("utility", "math:nothing")
     with pytest.raises(ValueError, match="allocator='no_such_module:A' cannot be loaded"):
         load_by_path("allocator", "no_such_module:A")
+
+
+def test_unbiased_gives_no_advice_that_cannot_help():
+    from adaroll_trl.checks import check_unbiased
+
+    for allocator, helps in (("adaroll", True), ("hora", False), ("dars", False)):
+        with pytest.raises(ValueError, match="in several rounds") as caught:
+            check_unbiased(allocator, has_plan=False)
+        assert ("rounds=1" in str(caught.value)) == helps
+
+
+def test_prompt_weights_that_fail_end_in_a_sentence():
+    from adaroll_trl.weighting import PassRates, TargetWeights
+
+    with pytest.raises(ValueError, match=r"`prompt_weighting` points to failed on an array of 32 pass rates"):
+        TargetWeights(math.sqrt, 8, PassRates())

@@ -104,6 +104,16 @@ def check_own_options(name: str, options: Mapping[str, Any]) -> None:
             raise ValueError(f"allocator {name!r} has no option {option!r}. {takes}")
 
 
+def check_own_values(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse values that the allocator of that name cannot take, by making one. A file of embeddings is not read.
+
+    Raises:
+        ValueError: naming the option and its value.
+    """
+    files = [key for key, value in options.items() if key == "embeddings" and isinstance(value, str)]
+    make_allocator(name, **{key: value for key, value in options.items() if key not in files})
+
+
 def allocator_class(name: str) -> type[Allocator] | None:
     """The class behind a name; None for one that is not known, such as the path of a class of the user's own."""
     return _CLASSES.get(name)
@@ -126,6 +136,7 @@ __all__ = [
     "Allocator",
     "allocator_class",
     "check_own_options",
+    "check_own_values",
     "make_allocator",
     "maximises_utility",
     "own_options",

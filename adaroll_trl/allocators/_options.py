@@ -17,10 +17,12 @@ def number(name: str, value: Any, low: float, high: float = math.inf, *, open_lo
     return float(value)
 
 
-def integer(name: str, value: Any, least: int) -> int:
-    """`value` as an int of at least `least`, or a ValueError that names it."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise ValueError(f"{name}={value!r} must be an integer of at least {least}.")
+def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """`value` as an int of at least `least` (and at most `most`), or a ValueError that names it."""
+    is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not is_integer or value < least or (most is not None and value > most):
+        limit = "" if most is None else f" and at most {most:,}"
+        raise ValueError(f"{name}={value!r} must be an integer of at least {least}{limit}.")
     return int(value)
 
 

@@ -32,17 +32,15 @@ class PassRateProcess:
         memory (`int`): prompts of earlier batches to remember; the cost is (prompts of a batch + memory)^3.
 
     Raises:
-        ValueError: if the vectors are not of one length or a prompt has none.
+        ValueError: if there is no such file, it holds no vectors, they are not of one length, one is not finite (named
+            by its prompt), or a prompt has none.
     """
 
     def __init__(self, embeddings: Mapping[str, ArrayLike] | str, length_scale: float | None, memory: int) -> None:
-        loaded = np.load(embeddings, allow_pickle=False) if isinstance(embeddings, str) else embeddings
-        self.vectors = {str(key): np.asarray(loaded[key], dtype=np.float64).ravel() for key in loaded}
+        self.vectors = {key: _vector(key, value) for key, value in _loaded(embeddings).items()}
         lengths = {vector.size for vector in self.vectors.values()}
-        if len(lengths) != 1 or not all(np.isfinite(vector).all() for vector in self.vectors.values()):
-            raise ValueError(
-                f"embeddings has vectors of lengths {sorted(lengths)}: all must have one length, and finite numbers."
-            )
+        if len(lengths) != 1:
+            raise ValueError(f"embeddings has vectors of lengths {sorted(lengths)}: all must have one length.")
         self.length_scale, self.memory = length_scale, memory
         self._seen: dict[str, tuple[float, float]] = {}  # log odds and their variance, in the order of the visits
 
@@ -95,3 +93,34 @@ class PassRateProcess:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._seen = {str(key): (float(odds), float(noise)) for key, odds, noise in state.get("seen", [])}
+
+
+def _loaded(embeddings: Mapping[str, ArrayLike] | str) -> dict[str, ArrayLike]:
+    """The vectors by prompt id; at least one."""
+    form = "It must be a dict of vectors by prompt id, or the path of an .npz file of them."
+    found: Any = embeddings
+    if isinstance(embeddings, str):
+        try:
+            found = np.load(embeddings, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise ValueError(f"embeddings={embeddings!r} cannot be read: {error}. {form}") from error
+    if not isinstance(found, Mapping):
+        raise ValueError(f"embeddings={embeddings!r} holds {type(found).__name__}. {form}")
+    if not found:
+        raise ValueError(f"embeddings={embeddings!r} has no vectors. {form}")
+    try:
+        return {str(key): found[key] for key in found}
+    except ValueError as error:  # arrays of objects
+        raise ValueError(f"embeddings={embeddings!r} cannot be read: {error}. {form}") from error
+
+
+def _vector(prompt: str, value: ArrayLike) -> FloatArray:
+    try:
+        vector = np.asarray(value, dtype=np.float64).ravel()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"embeddings of prompt {prompt!r} is {value!r}: it must be a vector of numbers.") from error
+    wrong = vector[~np.isfinite(vector)]
+    if wrong.size or not vector.size:
+        found = f"holds {wrong[0]}" if wrong.size else "is empty"
+        raise ValueError(f"embeddings of prompt {prompt!r} {found}: it must be a vector of finite numbers.")
+    return vector

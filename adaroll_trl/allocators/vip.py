@@ -13,6 +13,7 @@ from .base import AllocationState, Allocator
 from .integers import FloatArray, IntArray, bounds, greedy, raise_minimum, water_level
 from .pass_rates import PassRateProcess
 
+_LARGEST_MEMORY = 10_000  # a decision then takes a matrix of 0.8 GB, and about a minute of one core
 _DIGITS = (-12.0, 24.0)  # powers of ten between which 1 / x is looked for, for a_i of at most 1
 
 
@@ -45,7 +46,8 @@ class VIPAllocator(Allocator):
         embeddings (mapping from prompt id to vector, or the path of an .npz file of such arrays, *optional*): all
             vectors of one length. None: every prompt stands on its own.
         length_scale (`float`, *optional*): of the Gaussian process; None is the median distance of a batch's prompts.
-        memory (`int`): prompts of earlier batches that the Gaussian process keeps in mind.
+        memory (`int`): prompts of earlier batches that the Gaussian process keeps in mind, at most 10,000. A decision
+            costs (prompts of the batch + memory)^3.
     """
 
     name = "vip"
@@ -62,7 +64,7 @@ class VIPAllocator(Allocator):
         self.objective = choice("objective", objective, ("rloo", "dr_grpo"))
         if length_scale is not None:
             number("length_scale", length_scale, 0.0, open_low=True)
-        integer("memory", memory, 0)
+        integer("memory", memory, 0, _LARGEST_MEMORY)
         self.process = None if embeddings is None else PassRateProcess(embeddings, length_scale, memory)
 
     def num_rounds(self, num_prompts: int, budget: int, rounds: int, min_rollouts: int) -> int:

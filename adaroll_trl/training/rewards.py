@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,8 +82,6 @@ def _overlong(script: TrainArguments, config: GRPOConfig) -> Callable[..., Any]:
 
 
 def _load(path: str) -> Callable[..., Any]:
-    if os.getcwd() not in sys.path:  # as TRL's own scripts do
-        sys.path.insert(0, os.getcwd())
     module, _, attribute = path.rpartition(":" if ":" in path else ".")
     found = load_by_path("reward_funcs", f"{module}:{attribute}")
     if not callable(found):
