@@ -44,15 +44,33 @@ REPEATED_ARMS: dict[str, dict[str, Any]] = {
     "knapsack": {"allocator": "knapsack", "belief_decay": 0.7, "rounds": 1, "prompt_weighting": "prompt"},
 }
 
+# Where docs/results/worth_of_allocation.md says that allocation can be worth most: see the amendment in PLAN.md
+_FITTED = {"prior_source": "empirical_bayes"}
+_PROGRESS_8 = {**_PROGRESS, "kappa": 8.0}
+WORTH_ARMS: dict[str, dict[str, Any]] = {
+    **{
+        arm: REPEATED_ARMS[arm]
+        for arm in ("grpo", "mixed-prompt", "carry-1-round", "carry-2-rounds", "carry-progress")
+    },
+    "carry-progress-8": {**_CARRY, **_PROGRESS_8, "rounds": 1},
+    "carry-progress-2-rounds": {**_CARRY, **_PROGRESS, "rounds": 2},
+    **{arm: REPEATED_ARMS[arm] for arm in ("cero", "vip", "knapsack")},
+}
+
 STAGES: dict[str, list[Cell]] = {
     # Does it help at all to have more rollouts? If not, no allocation can be seen to.
     "gain": [
         Cell(regime, "grpo", GRPO, num_generations=size, factor=f"G{size}")
-        for regime in (*FRESH, *REPEATED)
+        for regime in (*FRESH, *REPEATED, "HHR")
         for size in (4, 16)
     ],
     "base": [
         *(Cell(regime, arm, options) for regime in FRESH for arm, options in FRESH_ARMS.items()),
         *(Cell(regime, arm, options) for regime in REPEATED for arm, options in REPEATED_ARMS.items()),
+    ],
+    "worth": [
+        *(Cell("HHR", arm, options) for arm, options in WORTH_ARMS.items()),
+        *(Cell(regime, "progress-fitted", {**_PROGRESS, **_FITTED}) for regime in FRESH),
+        *(Cell(regime, "carry-progress-8", WORTH_ARMS["carry-progress-8"]) for regime in REPEATED),
     ],
 }

@@ -93,5 +93,6 @@ REGIMES = {
         Regime("HH", "lengths 12 to 14, sparse success", 300, _HARD),
         Regime("HR", "as H, 240 prompts over and over", 300, _ALL, distinct=240),
         Regime("UR", "as U, 240 prompts over and over", 450, _ENDS, distinct=240),
+        Regime("HHR", "as HH, 240 prompts over and over", 300, _HARD, distinct=240),
     )
 }
