@@ -12,7 +12,7 @@ from cell import Cell
 
 SEEDS = tuple(range(8))
 FRESH, REPEATED = ("H", "U", "HH"), ("HR", "UR")
-KAPPA = 2.0  # measured before: kappa.py, docs/results/learning/kappa.json (1.1 to 5.4, scaled as Adam does 1.9 to 4.9)
+KAPPA = 2.0  # measured before the first run, and anew since: see PLAN.md and docs/results/learning/kappa.json
 _CARRY = {"belief_decay": 0.7, "min_rollouts": 0}
 _PROGRESS = {"utility": "progress", "kappa": KAPPA, "prompt_weighting": "progress", "scale_rewards": "none"}
 _ASYMMETRIC = {"utility": "asymmetric:hard_mixed", "prompt_weighting": "prompt"}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,9 @@ def measure(name: str, seed: int, work: Path, prompts: int, rollouts: int) -> di
     }
 
 
-def _numbers(estimate: KappaEstimate) -> list[float]:
-    """The estimate and both ends of its interval."""
-    return [round(value, 3) for value in (estimate.kappa, *estimate.interval)]
+def _numbers(estimate: KappaEstimate) -> list[float | None]:
+    """The estimate and both ends of its interval; None for infinity, which JSON does not have."""
+    return [round(value, 3) if math.isfinite(value) else None for value in (estimate.kappa, *estimate.interval)]
 
 
 def main() -> None:

@@ -263,6 +263,10 @@ def _weights(cells: Cells) -> Iterator[str]:
     yield from _table(["arm", *(f"{length} digits" for length in lengths)], rows)
 
 
+def _number(value: float | None) -> str:
+    return "∞" if value is None else f"{value:.1f}"
+
+
 def _kappa(path: Path) -> Iterator[str]:
     if not path.exists():
         return
@@ -278,7 +282,7 @@ def _kappa(path: Path) -> Iterator[str]:
             f"{one['pass_rate']:.2f}",
             f"{100 * one['below_0.1']:.0f} %",
             f"{100 * one['above_0.9']:.0f} %",
-            *("{:.2f} [{:.2f}, {:.2f}]".format(*one[key]) for key in ("kappa", "kappa_adam")),
+            *("{} [{}, {}]".format(*map(_number, one[key])) for key in ("kappa", "kappa_adam")),
         ]
         for one in json.loads(path.read_text(encoding="utf-8"))
     ]
