@@ -193,6 +193,14 @@ def comparison_figure(
     return figure
 
 
+def picture_formats() -> tuple[str, ...]:
+    """Endings of files that `save_figure` can write, without the dot."""
+    require_matplotlib()
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    return tuple(sorted(FigureCanvasBase.get_supported_filetypes()))
+
+
 def save_figure(figure: Figure, path: Path) -> None:
     """Write `figure` to `path`, and create its folder if there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 
 import numpy as np
@@ -136,7 +137,7 @@ def test_gain_of_finished_runs(tmp_path):
 
 
 def test_simulate_command(tmp_path, capsys):
-    file, picture = tmp_path / "new" / "a.csv", tmp_path / "a.png"
+    file, picture = tmp_path / "a.csv", tmp_path / "a.png"
     small = ["--prompts", "8", "--num-generations", "4", "--batches", "20", "--carried", "0", "8", "--rounds", "2"]
     written = ["--csv", str(file), "--plot", str(picture)]
     assert adaroll(["simulate", *small, "--allocators", "uniform", "adaroll", "vip", *written]) == 0
@@ -173,15 +174,85 @@ def test_plan_command(tmp_path, capsys):
         (["simulate", "--allocators", "adarol"], "--allocators adarol is not known"),
         (["simulate", "--utility", "best"], "--utility best is not known"),
         (["simulate", "--budget", "100"], "--budget 100 must be a multiple of --prompts 32"),
-        (["plan", "--prior", "1"], "--prior 1 must be two positive numbers"),
+        (["plan", "--prior", "1"], "--prior 1 must be two positive finite numbers"),
         (["plan", "--prior", "0,1"], "two positive finite numbers"),
-        (["plan", "--batches", "1"], "--batches 1 must be at least 2"),
+        (["plan", "--batches", "1"], "--batches 1 must be a whole number of at least 2"),
         (["plan", "--difficulty", "file:nothing.json"], "nothing.json is not there"),
+        (["plan", "--reward", "x"], "reward='x' has no effect on difficulty 'beta(1,1)'"),
+        (["plan", "--threshold", "nan"], "--threshold nan must be a finite number"),
+        (["plan", "--prior", "nan,1"], "--prior nan,1 must be two positive finite numbers"),
+        (["plan", "--seed", "-1"], "--seed -1 must be a whole number of at least 0"),
+        (["plan", "--num-generations", "0"], "--num-generations 0 must be a whole number of at least 1"),
+        (["plan", "--rounds", "0"], "--rounds 0 must be"),
+        (["plan", "--min-rollouts", "-1"], "--min-rollouts -1 must be"),
+        (["plan", "--fit", "best"], "--fit invalid choice: 'best'"),
+        (["simulate", "--carried", "-1"], "--carried -1 must be"),
+        (["simulate", "--carried-decay", "2"], "--carried-decay 2 must be a finite number from 0 to 1"),
+        (["simulate", "--seed"], "--seed expected one argument"),
+        (["simulate", "--min-rollouts", "9"], "--min-rollouts 9 must be at most the rollouts per prompt"),
+        (["simulate", "--max-rollouts", "4"], "--max-rollouts 4 must be at least the rollouts per prompt"),
+        (
+            ["simulate", "--budget", "64", "--num-generations", "8"],
+            "--num-generations not allowed with argument --bud",
+        ),
+        (["simulate", "--allocators", "vip", "vip"], "--allocators vip is given twice"),
+        (["simulate", "--allocators", "no.where:Me"], "--allocators='no.where:Me' cannot be loaded"),
+        (["simulate", "--allocators", "cero", "--allocator-kwargs", "{"], "--allocator-kwargs { must be JSON"),
+        (["simulate", "--allocators", "cero", "--allocator-kwargs", '{"tau": 0}'], "tau=0 must be a number above 0"),
+        (["simulate", "--allocator-kwargs", '{"tau": 1}'], "are the options of one allocator: name it"),
+        (["simulate", "--csv", "."], "--csv .: is a folder"),
+        (["simulate", "--csv", "no/where.csv"], "--csv no/where.csv: there is no folder no"),
+        (["simulate", "--plot", "a.xyz"], "--plot a.xyz must end in one of ."),
+        (["simulate", "--prompts", "10000000", "--batches", "10000000"], "of memory, where"),
     ],
 )
 def test_bad_options_end_in_a_sentence(command, message, capsys):
     assert adaroll(command) == 2
     assert message in capsys.readouterr().err
+
+
+def test_an_allocator_of_ones_own_and_options_of_a_named_one(tmp_path, capsys):
+    small = ["simulate", "--prompts", "4", "--num-generations", "4", "--batches", "4", "--rounds", "1"]
+    file = tmp_path / "a.csv"
+    chosen = ["--allocators", "tests.test_simulation_plan:Everything", "uniform", "--csv", str(file)]
+    assert adaroll([*small, *chosen]) == 0
+    assert file.read_text().splitlines()[1].startswith("mixed,1,0,everything,4,0.6")
+    one = ["--allocators", "uniform", "thompson", "--allocator-kwargs", '{"seed": 3}']
+    assert adaroll([*small, *one, "--min-rollouts", "1"]) == 0
+
+
+def test_play_in_parts_gives_the_same(monkeypatch):
+    from adaroll_trl.simulation import play
+
+    options = {"num_batches": 30, "carried": 2, "seed": 1}
+    whole = [simulate(name, 4, 16, 2, **options) for name in ("thompson", "cero", "vigor")]
+    monkeypatch.setattr(play, "_CHUNK_BYTES", 7 * 5 * 4 * 16)  # 7 batches at once
+    parts = [simulate(name, 4, 16, 2, **options) for name in ("thompson", "cero", "vigor")]
+    for before, after in zip(whole, parts, strict=True):
+        np.testing.assert_array_equal(before.successes, after.successes)
+        np.testing.assert_array_equal(before.rollouts, after.rollouts)
+        np.testing.assert_array_equal(before.uniform_utilities, after.uniform_utilities)
+
+
+@pytest.mark.parametrize("width", [30, 60, 500])
+def test_tables_are_split_not_cut(width):
+    from rich.console import Console
+    from rich.table import Table
+
+    from adaroll_trl.simulation.command import _print_table
+
+    console = Console(width=width, record=True, file=io.StringIO())
+    table = Table(title="Numbers")
+    headings = ["G", *(f"heading {number}" for number in range(9))]
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    table.add_row("8", *(f"{number}.25 +- 0.01" for number in range(9)))
+    _print_table(console, table, {"G"})
+    text = console.export_text()
+    assert all(f"{number}.25 +- 0.01" in text and f"heading {number}" in text for number in range(9))
+    assert text.count("Numbers") == 1
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("┃ G") == {30: 9, 60: 3, 500: 1}[width]
 
 
 def test_help_lists_both_commands(capsys):

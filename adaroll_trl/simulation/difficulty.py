@@ -202,9 +202,9 @@ def rates(values: ArrayLike) -> Difficulty:
         ValueError: if there is none, or one (named by its place, from 1) is no number in that range.
     """
     for row, value in enumerate(np.asarray(values, dtype=object).ravel().tolist(), 1):
-        if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 <= value <= 1:
-            percent = isinstance(value, numbers.Real) and 1 < value <= 100
-            hint = " It looks like per cent: divide by 100." if percent else ""
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if not (is_number and 0 <= float(value) <= 1):
+            hint = " It looks like per cent: divide by 100." if is_number and 1 < float(value) <= 100 else ""
             raise ValueError(f"pass rate {row} is {value!r}: pass rates must be numbers between 0 and 1.{hint}")
     array = np.asarray(values, dtype=np.float64).ravel()
     if array.size == 0:

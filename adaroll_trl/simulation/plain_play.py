@@ -17,6 +17,7 @@ def play_allocator(
     beta: NDArray[np.float64],
     minimum: int,
     maximum: int,
+    first_batch: int = 0,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Successes and rollouts at the end of each batch, int64 of shape (batches, prompts).
 
@@ -26,6 +27,7 @@ def play_allocator(
         budget, rounds (`int`): of a batch.
         alpha, beta (float arrays of shape (batches, prompts), or (1, prompts)): beliefs on the prompts before a batch.
         minimum, maximum (`int`): rollouts of a prompt.
+        first_batch (`int`): number of the first batch; prompts are named by the numbers of batch and prompt.
     """
     batches, prompts, _ = outcomes.shape
     successes, spent = (np.zeros((batches, prompts), dtype=np.int64) for _ in range(2))
@@ -34,7 +36,7 @@ def play_allocator(
     known = _Decisions(allocator)
     for batch in range(batches):
         own = batch if len(alpha) > 1 else 0
-        names = [f"{batch}-{prompt}" for prompt in range(prompts)]
+        names = [f"{first_batch + batch}-{prompt}" for prompt in range(prompts)]
         left = budget
         for rounds_left in range(planned, 0, -1):
             state = AllocationState(

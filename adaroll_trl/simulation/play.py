@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..allocators import Allocator, make_allocator
 from ..allocators.adaroll import AdaRollAllocator
 from ..solver.index import check_prior, whole_number
+from ..solver.memory import available_bytes, format_bytes
 from ..solver.round_tables import EXACT_PRIORS
 from ..utilities import Utility, UtilityFunction, as_utility
 from .compiled_play import play_adaroll
@@ -23,7 +24,9 @@ from .difficulty_text import parse_difficulty
 from .measured import Measured, controlled, mean_of
 from .plain_play import play_allocator
 
-_CHUNK = 2048  # batches whose outcomes are drawn, or planned with beliefs of their own, at once: bounds the memory
+_CHUNK, _CHUNK_BYTES = 2048, 2**28  # batches that are drawn and played at once, at most, and their outcomes' memory
+_BYTES_OF_OUTCOME = 5  # while it is drawn: float32 and int8
+_BYTES_OF_PROMPT = 120  # what is kept of each prompt of each batch: probabilities, beliefs, results, their products
 
 
 @dataclass(frozen=True)
@@ -157,11 +160,14 @@ def simulate(
         `SimulationResult`.
 
     Raises:
-        ValueError: if an argument is out of range.
+        ValueError: if an argument is out of range, or the results would not fit into memory.
     """
     rounds = whole_number("rounds", rounds, 1)
     num_prompts, budget = whole_number("num_prompts", num_prompts, 1), whole_number("budget", budget, 1)
     carried = whole_number("carried", carried, 0)
+    min_rollouts = whole_number("min_rollouts", min_rollouts, 0)
+    if max_rollouts is not None:
+        max_rollouts = whole_number("max_rollouts", max_rollouts, 1)
     prior = check_prior(prior)
     if max_rollouts is not None and num_prompts * max_rollouts < budget:
         raise ValueError(
@@ -178,18 +184,27 @@ def simulate(
     truth = _truth(difficulty, success_probs, prior)
     utility = as_utility(utility)
     maximum = -(-4 * budget // num_prompts) if max_rollouts is None else max_rollouts
+    _check_memory(num_batches, num_prompts, maximum)
     rng = np.random.default_rng(seed)
     probs = truth.sample(rng, (num_batches, num_prompts))
     alpha, beta = np.full((1, num_prompts), prior[0]), np.full((1, num_prompts), prior[1])
     if carried and carried_decay > 0:
         before = rng.binomial(carried, probs)
         alpha, beta = prior[0] + carried_decay * before, prior[1] + carried_decay * (carried - before)
-    outcomes = _draw_outcomes(rng, probs, maximum)
     chosen = make_allocator(allocator, utility=utility) if isinstance(allocator, str) else allocator
-    successes, spent = _play(chosen, outcomes, budget, rounds, alpha, beta, min_rollouts, maximum)
-    table = utility.table(maximum)
     equal = np.full(num_prompts, budget // num_prompts) + (np.arange(num_prompts) < budget % num_prompts)
-    wins = np.stack([outcomes[:, i, :n].sum(axis=1, dtype=np.int64) for i, n in enumerate(equal.tolist())], axis=1)
+    successes, spent, wins = (np.zeros(probs.shape, dtype=np.int64) for _ in range(3))
+    step = max(1, min(_CHUNK, _CHUNK_BYTES // (_BYTES_OF_OUTCOME * num_prompts * maximum)))
+    for first in range(0, num_batches, step):
+        part = slice(first, first + step)
+        some = probs[part, :, None]
+        outcomes = (rng.random((*some.shape[:2], maximum), dtype=np.float32) < some).view(np.int8)
+        beliefs = (alpha[part], beta[part]) if len(alpha) > 1 else (alpha, beta)
+        played = _play(chosen, outcomes, budget, rounds, *beliefs, min_rollouts, maximum, first)
+        successes[part], spent[part] = played
+        for i, n in enumerate(equal.tolist()):
+            wins[part, i] = outcomes[:, i, :n].sum(axis=1, dtype=np.int64)
+    table = utility.table(maximum)
     sizes = equal.tolist()
     expected = {size: (truth.expected(utility, size), truth.signal(size)) for size in set(sizes)}
     return SimulationResult(
@@ -216,12 +231,15 @@ def _truth(
     return beta(*prior) if difficulty is None else difficulty
 
 
-def _draw_outcomes(rng: np.random.Generator, probs: NDArray[np.float64], maximum: int) -> NDArray[np.int8]:
-    outcomes = np.empty((*probs.shape, maximum), dtype=np.int8)
-    for first in range(0, len(probs), _CHUNK):
-        some = probs[first : first + _CHUNK, :, None]
-        outcomes[first : first + _CHUNK] = rng.random((*some.shape[:2], maximum), dtype=np.float32) < some
-    return outcomes
+def _check_memory(batches: int, prompts: int, maximum: int) -> None:
+    """Refuse what cannot fit: results of every prompt, outcomes of one batch, and a table of the utility."""
+    largest = max(batches * prompts * _BYTES_OF_PROMPT, prompts * maximum * _BYTES_OF_OUTCOME, 40 * (maximum + 1) ** 2)
+    free = available_bytes()
+    if free is not None and largest > free:
+        raise ValueError(
+            f"num_batches={batches:,} of num_prompts={prompts:,} with max_rollouts={maximum:,} need about "
+            f"{format_bytes(largest)} of memory, where {format_bytes(free)} are free: give smaller numbers."
+        )
 
 
 def _play(
@@ -233,6 +251,7 @@ def _play(
     beta: NDArray[np.float64],
     minimum: int,
     maximum: int,
+    first_batch: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Successes and rollouts at the end of each batch: the planner in compiled code, wherever that gives the same."""
     batches = np.arange(len(outcomes))
@@ -244,13 +263,13 @@ def _play(
             kinds = np.array([np.unique(np.stack(pair), axis=1).shape[1] for pair in zip(alpha, beta, strict=True)])
             fast = batches[kinds > EXACT_PRIORS]
         spent[:] = -1
-        for part in np.split(fast, np.arange(_CHUNK, fast.size, _CHUNK)) if not alike else [fast]:
-            beliefs = (alpha, beta) if alike else (alpha[part], beta[part])
-            played = play_adaroll(outcomes[part], budget, rounds, *beliefs, minimum, maximum, allocator.utility)
-            successes[part], spent[part] = played
+        if fast.size:
+            beliefs = (alpha, beta) if alike else (alpha[fast], beta[fast])
+            played = play_adaroll(outcomes[fast], budget, rounds, *beliefs, minimum, maximum, allocator.utility)
+            successes[fast], spent[fast] = played
         plain = batches[spent[:, 0] < 0]  # where the planner looks at a batch in another way than most
     if plain.size:
         beliefs = (alpha, beta) if alike else (alpha[plain], beta[plain])
-        played = play_allocator(allocator, outcomes[plain], budget, rounds, *beliefs, minimum, maximum)
+        played = play_allocator(allocator, outcomes[plain], budget, rounds, *beliefs, minimum, maximum, first_batch)
         successes[plain], spent[plain] = played
     return successes, spent
