@@ -13,7 +13,7 @@ from .base import AllocationState, Allocator
 from .integers import FloatArray, IntArray, bounds, greedy, raise_minimum, water_level
 from .pass_rates import PassRateProcess
 
-_LARGEST_MEMORY = 10_000  # a decision then takes a matrix of 0.8 GB, and about a minute of one core
+_LARGEST_MEMORY = 10_000  # a decision then takes matrices of 0.8 GB, and minutes
 _DIGITS = (-12.0, 24.0)  # powers of ten between which 1 / x is looked for, for a_i of at most 1
 
 

@@ -26,7 +26,7 @@ from .difficulty_text import FORMS, parse_difficulty
 from .pass_counts import FITS
 from .planning import EDGES, ExpectedRollouts, plan
 
-_WIDTH = 132
+_WIDTH = 140
 _MIN_ROLLOUTS = 2  # as in the trainer
 _FEWEST_BATCHES = 2  # for a standard error
 
