@@ -99,7 +99,23 @@ class RolloutPlanner:
 
     def decide(self, batch: GenerationBatch) -> Decision:
         """The next round's counts, checked."""
-        state = AllocationState(
+        state = self._state(batch)
+        start = time.perf_counter()
+        if not batch.rounds:
+            batch.plans = self.allocator.stopping_plan(state, batch.left, batch.rounds_left)
+        estimates = {} if batch.rounds else self._estimates(batch, state)
+        counts = self.allocator.allocate(state, batch.left, batch.rounds_left)
+        seconds = time.perf_counter() - start
+        name = getattr(self.allocator, "name", type(self.allocator).__name__)
+        counts = check_counts(counts, state, batch.left, batch.rounds_left, name)
+        return Decision(counts, seconds, estimates)
+
+    def observe(self, batch: GenerationBatch) -> None:
+        """Tell the allocator how the batch ended."""
+        self.allocator.observe(self._state(batch))
+
+    def _state(self, batch: GenerationBatch) -> AllocationState:
+        return AllocationState(
             batch.successes.copy(),
             batch.failures.copy(),
             batch.prior_alpha,
@@ -110,15 +126,6 @@ class RolloutPlanner:
             max_rollouts=self.max_rollouts,
             multiple_of=self.world_size,
         )
-        start = time.perf_counter()
-        if not batch.rounds:
-            batch.plans = self.allocator.stopping_plan(state, batch.left, batch.rounds_left)
-        estimates = {} if batch.rounds else self._estimates(batch, state)
-        counts = self.allocator.allocate(state, batch.left, batch.rounds_left)
-        seconds = time.perf_counter() - start
-        name = getattr(self.allocator, "name", type(self.allocator).__name__)
-        counts = check_counts(counts, state, batch.left, batch.rounds_left, name)
-        return Decision(counts, seconds, estimates)
 
     def _estimates(self, batch: GenerationBatch, state: AllocationState) -> dict[str, float]:
         """Utility per prompt expected before the first rollout: the allocator's, plain GRPO's, and a bound on both."""

@@ -275,6 +275,7 @@ class AdaRollMixin(_Base):
         self._log_batch(batch, rewards_per_func, advantages, std, group_ids)
         rates = self._pass_rates(batch.rows, batch.keys)
         self._beliefs.update(batch.keys, batch.successes, batch.failures, rates)
+        self._from_main(lambda: self._planner.observe(batch))
         self.last_batch = batch.own_rollouts(output)
         return output
 

@@ -261,18 +261,26 @@ def unbiased_factors(batch: GenerationBatch, num_generations: int) -> FloatArray
     """(G - 1) T / (s f / n), which makes w(p) = G - 1 for every p, as in plain GRPO; shape (n,).
 
     T is the unbiased mass of `adaroll_trl.weights`: s f / (n (n - 1)) where the numbers of rollouts were fixed before
-    the first reward, else that of each prompt's plan.
+    the first reward, else that of each prompt's plan. There a prompt with a rollout that got no reward has
+    the factor 0.
 
     Raises:
-        ValueError: if a prompt did not get the rollouts of its plan.
+        ValueError: if a prompt did not get the rollouts of its plan, or there are no plans.
     """
     s, f = batch.successes, batch.failures
     if len(batch.rounds) == 1:
         return (num_generations - 1) / np.maximum(s + f - 1, 1.0)
-    assert batch.plans is not None
+    if batch.plans is None:
+        raise ValueError(
+            "prompt_weighting='unbiased': the allocator's `stopping_plan` has no plans for this batch of "
+            f"{batch.num_prompts} prompts, though it had some at the start. Return one plan for each prompt."
+        )
+    unscored = batch.rollouts > s + f  # how such a prompt would have gone on is not known: it gives no gradient
     tables: dict[StoppingPlan, dict[tuple[int, int], float]] = {}
     unbiased = np.zeros(batch.num_prompts)
     for prompt, plan in enumerate(batch.plans):
+        if unscored[prompt]:
+            continue
         if plan not in tables:
             tables[plan] = unbiased_masses(plan)
         try:

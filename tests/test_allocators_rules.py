@@ -146,7 +146,9 @@ def test_vip_learns_from_neighbours():
     counts = allocator.allocate(state, 96, 1)
     assert counts[5] < counts[11]
     assert make_allocator("vip").allocate(state, 96, 1)[5] > 2 * counts[5]  # without neighbours: as unsure as can be
-    # A later batch of unknown prompts remembers the first one's
+    # A later batch of unknown prompts remembers how the first one ended
+    wins = np.where(np.array([key[0] == "a" for key in keys]), 8, 4)
+    allocator.observe(AllocationState(wins, 8 - wins, alpha, beta, prompt_ids=keys))
     alone = AllocationState(np.zeros(2), np.zeros(2), prompt_ids=["a5", "b5"])
     again = make_allocator("vip", embeddings=vectors, length_scale=2.0)
     assert allocator.process.predict(alone)[0] > 0.75

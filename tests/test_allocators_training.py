@@ -217,3 +217,25 @@ def test_an_allocator_of_ones_own_has_a_snapshot():
     allocator.seen["n"][0] = 5
     assert snapshot() == {"n": [0]}
     assert make_allocator("uniform").snapshot()() == {}
+
+
+def test_an_allocator_is_told_how_each_batch_ended(build):
+    """Once a batch, with all of its outcomes and the beliefs from before it."""
+    trainer = build(
+        RecordingTrainer,
+        allocator="thompson",
+        dataset=with_ids(3),
+        reward=by_prompt,
+        belief_decay=0.9,
+        rounds=2,
+        max_steps=4,
+    )
+    ended = []
+    trainer.allocator.observe = ended.append
+    trainer.train()
+    assert len(ended) == 2
+    for batch, state in enumerate(ended):
+        assert np.sum(state.rollouts) == np.sum(state.successes + state.failures) == 12
+        rate = dict(zip(state.prompt_ids, state.successes / state.rollouts, strict=True))
+        assert (rate["p0"], rate["p1"]) == (1.0, 0.0)
+        assert (np.min(state.prior_alpha + state.prior_beta) > 2) == (batch > 0)

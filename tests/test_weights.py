@@ -320,6 +320,18 @@ def test_unbiased_factors_follow_each_prompts_plan():
         weigher.factors(batch_in_rounds([([1, 2, 0], [1, 0, 2]), ([0, 0, 0], [0, 0, 1])], [plan] * 3))
 
 
+def test_a_rollout_without_reward_costs_its_prompt_the_update_and_not_the_run():
+    weigher = PromptWeighting(AdaRollOptions(prompt_weighting="unbiased"), 4)
+    plan = StoppingPlan.until(both, 4, first=2)
+    batch = batch_in_rounds([([1, 1], [1, 0])], [plan] * 2)
+    batch.rounds *= 2  # two rounds, so that the plans count
+    batch.rollouts = batch.rollouts + np.array([0, 1])
+    assert weigher.factors(batch)[1] == 0
+    batch.plans = None
+    with pytest.raises(ValueError, match="`stopping_plan` has no plans for this batch of 2 prompts"):
+        weigher.factors(batch)
+
+
 def test_expected_updates_on_a_bandit_are_the_gradient():
     """Softmax over three right and three wrong answers; any stopping, unbiased factors, mean baseline."""
     random = np.random.default_rng(0)

@@ -99,6 +99,9 @@ class Allocator(ABC):
         must be such a multiple.)
         """
 
+    def observe(self, state: AllocationState) -> None:  # noqa: B027 (nothing to learn is the usual case)
+        """A batch is over: `state` has all its outcomes, and the beliefs from before it. Called once, then."""
+
     def expected_utility(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> float:
         """Expected terminal utility, summed over prompts, of following this allocator from `state`; nan if unknown."""
         return float("nan")

@@ -45,10 +45,10 @@ class PassRateProcess:
         self._seen: dict[str, tuple[float, float]] = {}  # log odds and their variance, in the order of the visits
 
     def predict(self, state: AllocationState) -> FloatArray:
-        """The pass rate of each prompt of the batch, shape (n,); the batch's beliefs are remembered afterwards."""
+        """The pass rate of each prompt of the batch, shape (n,)."""
         ids = self._known_ids(state)
         alpha, beta = state.posterior
-        odds, noise = np.log(alpha / beta), 1 / alpha + 1 / beta
+        odds, noise = _log_odds(alpha, beta)
         now = set(ids)
         past = {key: value for key, value in self._seen.items() if key not in now}
         measured = np.concatenate([odds, [value[0] for value in past.values()]])
@@ -57,7 +57,6 @@ class PassRateProcess:
         kernel = self._kernel(np.stack([self.vectors[key] for key in (*ids, *past)]), len(ids))
         covariance = kernel + np.diag(variance + _JITTER)
         residual = kernel[: len(ids)] @ np.linalg.solve(covariance, measured - mean)
-        self._remember(ids, odds, noise)
         return 1 / (1 + np.exp(-(mean + residual)))
 
     def _known_ids(self, state: AllocationState) -> list[str]:
@@ -81,10 +80,12 @@ class PassRateProcess:
             scale = float(np.sqrt(np.median(between))) if between.size else 1.0
         return _AMPLITUDE**2 * np.exp(-distance / (2 * max(scale, 1e-12) ** 2))
 
-    def _remember(self, ids: list[str], odds: FloatArray, noise: FloatArray) -> None:
-        for key, value in zip(ids, zip(odds.tolist(), noise.tolist(), strict=True), strict=True):
+    def remember(self, state: AllocationState) -> None:
+        """What is known of the batch's prompts now says something about others in batches to come."""
+        odds, noise = _log_odds(*state.posterior)
+        for key, *value in zip(self._known_ids(state), odds.tolist(), noise.tolist(), strict=True):
             self._seen.pop(key, None)
-            self._seen[key] = value
+            self._seen[key] = (value[0], value[1])
         for key in list(self._seen)[: max(0, len(self._seen) - self.memory)]:
             del self._seen[key]
 
@@ -93,6 +94,11 @@ class PassRateProcess:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._seen = {str(key): (float(odds), float(noise)) for key, odds, noise in state.get("seen", [])}
+
+
+def _log_odds(alpha: FloatArray, beta: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Of each prompt's belief: log odds of success, and about their variance."""
+    return np.log(alpha / beta), 1 / alpha + 1 / beta
 
 
 def _loaded(embeddings: Mapping[str, ArrayLike] | str) -> dict[str, ArrayLike]:

@@ -83,6 +83,10 @@ class VIPAllocator(Allocator):
         floor = floor if floor.sum() <= rollouts_left else low
         return greedy(lambda depth: self._gains(a, spent[:, None] + np.arange(depth)), rollouts_left, floor, high)
 
+    def observe(self, state: AllocationState) -> None:
+        if self.process is not None:
+            self.process.remember(state)
+
     def continuous(self, a: FloatArray, total: int, low: IntArray, high: IntArray) -> FloatArray:
         """The optimum in real numbers: sizes of shape (n,) in [low, high] that add up to `total`.
 

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..allocators import AllocationState, Allocator, make_allocator
+from ..allocators import Allocator, make_allocator
 from ..beliefs import PRIOR_STRENGTH, Beliefs
 from ..solver.index import whole_number
 from ..utilities import Utility, UtilityFunction, as_utility
+from .plain_play import play_batch
 
 FloatArray = NDArray[np.float64]
 
@@ -229,39 +230,20 @@ class _Setting:
         keys = [str(number) for number in members.tolist()]
         beliefs.common = beliefs.fit()
         alpha, beta = beliefs.prior(keys, rates)
-        size, left = len(keys), len(keys) * self.num_generations
-        cumulative = np.concatenate([np.zeros((size, 1), dtype=np.int64), outcomes.cumsum(axis=1)], axis=1)
-        everyone = np.arange(size)
-        spent = np.zeros(size, dtype=np.int64)
-        first = spent
-        rounds = allocator.num_rounds(size, left, self.rounds, self.minimum)
-        for rounds_left in range(rounds, 0, -1):
-            wins = cumulative[everyone, spent]
-            state = AllocationState(
-                wins,
-                spent - wins,
-                alpha,
-                beta,
-                prompt_ids=keys,
-                min_rollouts=self.minimum,
-                max_rollouts=self.maximum,
-            )
-            counts = allocator.allocate(state, left, rounds_left)
-            spent = spent + counts
-            left -= int(counts.sum())
-            first = spent if rounds_left == rounds else first
-            if left == 0:
-                break
-        wins, equal = cumulative[everyone, spent], cumulative[:, self.num_generations]
+        budget, limits = len(keys) * self.num_generations, (self.minimum, self.maximum)
+        played = play_batch(allocator, outcomes, budget, self.rounds, alpha, beta, keys, *limits)
+        wins, spent, first = played.successes, played.rollouts, played.first_round
+        equal = outcomes[:, : self.num_generations].sum(axis=1).astype(np.float64)
+        at_first = (outcomes * (np.arange(outcomes.shape[1]) < first[:, None])).sum()
         beliefs.update(keys, wins, spent - wins, rates)
         mixed = (wins > 0) & (wins < spent)
         return {
-            "utilities": float(self.utility(wins, spent - wins).mean()),
+            "utilities": float(self.utility(wins.astype(np.float64), (spent - wins).astype(np.float64)).mean()),
             "uniform_utilities": float(self.utility(equal, self.num_generations - equal).mean()),
             "signal": float(mixed.mean()),
             "uniform_signal": float(((equal > 0) & (equal < self.num_generations)).mean()),
             "rollouts_signal": float(spent[mixed].sum() / spent.sum()),
             "predicted": float(first @ (alpha / (alpha + beta)) / first.sum()),
-            "realised": float(cumulative[everyone, first].sum() / first.sum()),
+            "realised": float(at_first / first.sum()),
             "prior": beliefs.common,
         }
