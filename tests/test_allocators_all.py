@@ -220,7 +220,7 @@ def test_level_lifts_the_lowest_first():
         ("cero", {"step": float("nan")}, "step=nan must be a number above 0."),
         ("vip", {"objective": "grpo"}, "objective='grpo' is not known. Use one of 'rloo', 'dr_grpo'."),
         ("vip", {"length_scale": -1.0}, "length_scale=-1.0 must be a number above 0."),
-        ("vip", {"memory": 2.5}, "memory=2.5 must be an integer of at least 0."),
+        ("vip", {"memory": 2.5}, "memory=2.5 must be an integer of at least 0 and at most 10,000."),
         ("knapsack", {"largest": 1}, "largest=1 must be an integer of at least 2."),
         ("hora", {"first_share": 1.5}, "first_share=1.5 must be a number above 0 and at most 1."),
         ("reinforce_ada", {"mode": "both"}, "mode='both' is not known. Use one of 'pos', 'balance'."),
