@@ -11,6 +11,7 @@ import numpy as np
 from design import SEEDS, STAGES
 from regimes import REGIMES
 from summary import (
+    FEWEST,
     HARD,
     PASS_K,
     Difference,
@@ -43,7 +44,8 @@ cores, 24 GiB, no GPU). What was run, and why, was written down beforehand:
 
 Read the tables like this: a number is the mean over paired seeds of an arm less GRPO at the same number of rollouts,
 ± half the 95 % interval (Student's t over seeds). **Bold** where the interval that holds for all arms of the table at
-once (Bonferroni) does not contain 0 either; anything else is not a finding. Accuracies are in percentage points.
+once (Bonferroni) does not contain 0 either, from four seeds on; anything else is not a finding. Accuracies are in
+percentage points. Processor time is of whole trainings, on cores that other work shared: a rough figure.
 """
 
 
@@ -133,7 +135,7 @@ def _verdict(cells: Cells) -> Iterator[str]:
             for arm in arms:
                 for label, outcome in (("final pass@1", final), ("area", area)):
                     difference = compare(cells[regime, arm, factor], grpo, outcome, len(arms))
-                    if difference.seeds < 2:
+                    if difference.seeds < FEWEST:
                         continue
                     total += 1
                     name = (
@@ -199,10 +201,10 @@ def _comparison(cells: Cells, regime: str, factor: str, grpo: Mapping[int, Run],
         texts = [
             _cell_text(compare(of, grpo, outcome, len(arms)), scale, digits) for _, outcome, scale, digits in outcomes
         ]
-        ratio = [np.log(of[seed]["step_seconds"] / grpo[seed]["step_seconds"]) for seed in of if seed in grpo]
+        ratio = [np.log(of[seed]["cpu_seconds"] / grpo[seed]["cpu_seconds"]) for seed in of if seed in grpo]
         slower = f"{np.exp(np.mean(ratio)):.2f}" if ratio else ""
         rows.append([f"`{arm}`", str(len(of)), *texts, slower])
-    yield from _table(["arm", "seeds", *(o[0] for o in outcomes), "step time / GRPO"], rows)
+    yield from _table(["arm", "seeds", *(o[0] for o in outcomes), "processor time / GRPO"], rows)
 
 
 def _factor(cells: Cells, factor: str) -> Iterator[str]:

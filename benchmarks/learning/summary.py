@@ -23,6 +23,7 @@ Run = Mapping[str, Any]
 FloatArray = NDArray[np.float64]
 HARD = 0.1  # a level is hard if the starts' mean pass rate on it is below
 PASS_K = 8
+FEWEST = 4  # seeds below which no difference counts as found: two can agree to the second digit by chance
 
 
 def read_runs(folder: Path) -> list[Run]:
@@ -143,7 +144,7 @@ class Difference:
 
     @property
     def found(self) -> bool:
-        return abs(self.mean) > self.simultaneous
+        return self.seeds >= FEWEST and abs(self.mean) > self.simultaneous
 
 
 def compare(arm: Mapping[int, Run], grpo: Mapping[int, Run], outcome: Callable[[Run], float], arms: int) -> Difference:
