@@ -106,6 +106,7 @@ class GenerationBatch:
         prior_alpha, prior_beta (float arrays of shape (n,)): beliefs before the batch.
         left (`int`): rollouts left to spend, over all processes.
         rounds_left (`int`): rounds left to spend them in.
+        pass_rates (float array of shape (n,), *optional*): those that the data set gives, nan for none.
     """
 
     rows: list[dict[str, Any]]
@@ -114,6 +115,7 @@ class GenerationBatch:
     prior_beta: NDArray[np.float64]
     left: int
     rounds_left: int
+    pass_rates: NDArray[np.float64] | None = None
     rounds: list[Round] = field(default_factory=list)
     plans: Sequence[StoppingPlan] | None = None  # one a prompt, on the main process, see `Allocator.stopping_plan`
     estimates: dict[str, float] = field(default_factory=dict)  # logged, see `RolloutPlanner` and `Calibration`

@@ -6,15 +6,14 @@ import json
 import os
 from typing import Any
 
+from .files import write_json
+
 STATE_FILE = "adaroll_state.json"
 
 
 def save_state(folder: str, state: dict[str, Any]) -> None:
     """Write `state` into a checkpoint folder, whole or not at all."""
-    path = os.path.join(folder, STATE_FILE)
-    with open(f"{path}.tmp", "w") as file:
-        json.dump(state, file)
-    os.replace(f"{path}.tmp", path)
+    write_json(os.path.join(folder, STATE_FILE), state)
 
 
 def load_state(folder: str) -> dict[str, Any] | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import numbers
 import os
 import sys
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from .allocators import ALLOCATOR_NAMES, check_own_options, check_own_values
 from .beliefs import PRIOR_STRENGTH
 from .checks import check_max_rollouts, explain_batch_size
 from .utilities import UTILITY_NAMES
+from .values import choice, integer, is_number
 
 PROMPT_WEIGHTINGS = ("rollout", "prompt", "uniform", "unbiased", "progress")
 
@@ -154,23 +153,23 @@ class AdaRollOptions:
     def validate_adaroll(self) -> None:
         """Raise `ValueError` for the first field whose value cannot be right; a JSON string becomes its dict."""
         for name, least in (("rounds", 1), ("draws_per_round", 1), ("min_rollouts", 0), ("block_size", 1)):
-            _require_int(name, getattr(self, name), least)
+            integer(name, getattr(self, name), least)
         if self.max_rollouts is not None:
-            _require_int("max_rollouts", self.max_rollouts, 2)
+            integer("max_rollouts", self.max_rollouts, 2)
         for name in ("prior_alpha", "prior_beta", "prior_strength", "kappa"):
             value = getattr(self, name)
-            if not (_is_number(value) and value > 0):
+            if not (is_number(value) and value > 0):
                 raise ValueError(f"{name}={value!r} must be a finite number above 0.")
-        if not (_is_number(self.belief_decay) and 0 <= self.belief_decay <= 1):
+        if not (is_number(self.belief_decay) and 0 <= self.belief_decay <= 1):
             raise ValueError(
                 f"belief_decay={self.belief_decay!r} must be in [0, 1]: 0 forgets a prompt's outcomes, 1 keeps them."
             )
-        if self.success_threshold is not None and not _is_number(self.success_threshold):
+        if self.success_threshold is not None and not is_number(self.success_threshold):
             raise ValueError(f"success_threshold={self.success_threshold!r} must be a finite number, or None for 0.5.")
         self._validate_prior()
-        _require_choice("prompt_weighting", self.prompt_weighting, PROMPT_WEIGHTINGS, "'package.module:function'")
-        _require_choice("allocator", self.allocator, ALLOCATOR_NAMES, "'package.module:Class'")
-        _require_choice("utility", self.utility, UTILITY_NAMES, "'package.module:function'")
+        choice("prompt_weighting", self.prompt_weighting, PROMPT_WEIGHTINGS, "'package.module:function'")
+        choice("allocator", self.allocator, ALLOCATOR_NAMES, "'package.module:Class'")
+        choice("utility", self.utility, UTILITY_NAMES, "'package.module:function'")
         self.allocator_kwargs = _parse_kwargs("allocator_kwargs", self.allocator_kwargs)
         if self.allocator in ALLOCATOR_NAMES:
             check_own_options(self.allocator, self.allocator_kwargs or {})
@@ -180,7 +179,7 @@ class AdaRollOptions:
 
     def _validate_prior(self) -> None:
         """What beliefs start from, and what the allocator can take."""
-        _require_choice("prior_source", self.prior_source, ("fixed", "empirical_bayes"))
+        choice("prior_source", self.prior_source, ("fixed", "empirical_bayes"))
         if self.prior_column is not None and not (isinstance(self.prior_column, str) and self.prior_column):
             raise ValueError(f"prior_column={self.prior_column!r} must be the name of a column, or None.")
         if self.prior_column is None and self.prior_strength != PRIOR_STRENGTH:
@@ -271,19 +270,3 @@ def _parse_kwargs(name: str, value: Any) -> dict[str, Any] | None:
     if parsed is not None and not (isinstance(parsed, dict) and all(isinstance(key, str) for key in parsed)):
         raise ValueError(f"{name}={value!r} must be a dict of options by name, or that in JSON.")
     return parsed
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _require_int(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise ValueError(f"{name}={value!r} must be an integer of at least {least}.")
-
-
-def _require_choice(name: str, value: Any, choices: tuple[str, ...], path_form: str | None = None) -> None:
-    if value in choices or (path_form and isinstance(value, str) and ":" in value):
-        return
-    alternative = f", or {path_form}" if path_form else ""
-    raise ValueError(f"{name}={value!r} is not known. Use one of {', '.join(map(repr, choices))}{alternative}.")

@@ -162,12 +162,14 @@ class AdaRollMixin(_Base):
         keys = [prompt_key(row) for row in rows]
         start = self._from_main(lambda: (self._planner.num_rounds(len(rows)), self._beliefs.fit()))
         rounds, self._beliefs.common = start
-        alpha, beta = self._beliefs.prior(keys, self._pass_rates(rows, keys))
+        rates = self._pass_rates(rows, keys)
+        alpha, beta = self._beliefs.prior(keys, rates)
         self.last_batch = None  # its tokens would stay on the device through the next generation
         self._held_metrics = {}
         self._allocator_before = self.allocator.snapshot()
         self._weighting_before = self._weighting.state_dict()
-        return GenerationBatch(rows, keys, alpha, beta, left=len(rows) * self.num_generations, rounds_left=rounds)
+        budget = len(rows) * self.num_generations
+        return GenerationBatch(rows, keys, alpha, beta, left=budget, rounds_left=rounds, pass_rates=rates)
 
     def _pass_rates(self, rows: list[dict[str, Any]], keys: list[str]) -> np.ndarray | None:
         """The pass rates that the data set gives these prompts, nan where it gives none; None without a column."""
@@ -273,8 +275,7 @@ class AdaRollMixin(_Base):
         output["advantages"] = torch.cat([part[r.local] for part, r in zip(per_round, batch.rounds, strict=True)])
         batch.estimates |= self._judge_beliefs(batch)
         self._log_batch(batch, rewards_per_func, advantages, std, group_ids)
-        rates = self._pass_rates(batch.rows, batch.keys)
-        self._beliefs.update(batch.keys, batch.successes, batch.failures, rates)
+        self._beliefs.update(batch.keys, batch.successes, batch.failures, batch.pass_rates)
         self._from_main(lambda: self._planner.observe(batch))
         self.last_batch = batch.own_rollouts(output)
         return output

@@ -38,7 +38,8 @@ def _mixed(s: FloatArray, f: FloatArray) -> FloatArray:
     return ((s >= 1) & (f >= 1)).astype(np.float64)
 
 
-def _mass(s: FloatArray, f: FloatArray) -> FloatArray:
+def group_mass(s: FloatArray, f: FloatArray) -> FloatArray:
+    """s f / n, and 0 for an empty group: half its summed absolute advantage with a mean baseline."""
     return s * f / np.maximum(s + f, 1.0)
 
 
@@ -59,7 +60,7 @@ def _balanced(s: FloatArray, f: FloatArray, k: float) -> FloatArray:
 
 
 def _progress(s: FloatArray, f: FloatArray, kappa: float) -> FloatArray:
-    mass = _mass(s, f)
+    mass = group_mass(s, f)
     return mass / (mass + kappa)
 
 
@@ -67,7 +68,7 @@ _FUNCTIONS: dict[str, Callable[..., FloatArray]] = {
     "mixed": _mixed,
     "variance": _variance,
     "std": _std,
-    "mass": _mass,
+    "mass": group_mass,
     "std_mass": _std_mass,
     "balanced": _balanced,
     "progress": _progress,
@@ -130,6 +131,26 @@ class Utility:
         return bool(np.array_equal(table, table.T))
 
 
+def success_chances(
+    rollouts: int, alpha: FloatArray, beta: FloatArray, returned: FloatArray | float = 1.0
+) -> FloatArray:
+    """The chance of 0 .. n successes in n = `rollouts` draws from urns, float64 of shape (urns, n + 1).
+
+    After s successes in k draws the next one succeeds with the chance (alpha + s r) / (alpha + beta + k r).
+
+    Args:
+        rollouts (`int`): n, at least 0.
+        alpha, beta (float arrays of shape (urns, 1)): at least 0, and above 0 together.
+        returned (float array of shape (urns, 1), or `float`): r. 1 is the beta-binomial distribution, 0 the binomial
+            with the pass rate alpha / (alpha + beta).
+    """
+    chance = np.ones((len(alpha), 1))
+    for k in range(rollouts):
+        wins = chance * (alpha + np.arange(k + 1) * returned) / (alpha + beta + k * returned)
+        chance = np.pad(chance - wins, ((0, 0), (0, 1))) + np.pad(wins, ((0, 0), (1, 0)))
+    return chance
+
+
 def expected_utility_after(utility: Utility, rollouts: int, alpha: FloatArray, beta: FloatArray) -> FloatArray:
     """E[U(X, n - X)] for n = `rollouts` and X ~ BetaBinomial(n, alpha, beta).
 
@@ -145,11 +166,7 @@ def expected_utility_after(utility: Utility, rollouts: int, alpha: FloatArray, b
     0.6
     """
     pairs, inverse = np.unique(np.stack([alpha, beta], axis=1), axis=0, return_inverse=True)
-    a, b = pairs[:, :1], pairs[:, 1:]
-    chance = np.ones((len(pairs), 1))  # of 0 .. k successes after k rollouts
-    for k in range(rollouts):
-        wins = chance * (a + np.arange(k + 1)) / (a + b + k)
-        chance = np.pad(chance - wins, ((0, 0), (0, 1))) + np.pad(wins, ((0, 0), (1, 0)))
+    chance = success_chances(rollouts, pairs[:, :1], pairs[:, 1:])
     successes = np.arange(rollouts + 1.0)
     return np.asarray((chance @ utility(successes, rollouts - successes))[inverse.reshape(-1)])
 

@@ -31,13 +31,14 @@ References: Richardson 1972, Lucy 1974 (the iteration); Robbins 1956 (empirical 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .config import load_by_path
+from .utilities import group_mass
+from .weight_curve import GRID, VARIANCE, PassRates, WeightCurve, fading
 from .weights import StoppingPlan, unbiased_masses
 
 if TYPE_CHECKING:
@@ -47,17 +48,8 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 Target = Callable[[FloatArray], ArrayLike]
 
-# Pass rates that stand for all: evenly spaced for the precision with which a rate can be known (arcsine of its root)
-_NODES = 32
-GRID: FloatArray = np.sin(np.pi * (np.arange(_NODES) + 0.5) / (2 * _NODES)) ** 2
-_VARIANCE = GRID * (1 - GRID)
-
-_MEMORY = 2000  # prompts after which an outcome counts 1/e in running sums
-_PSEUDO_PROMPTS = 64  # that the sums start with, so that the first batches do not decide alone
 _STEPS = 5  # of Richardson and Lucy's iteration; docs/results/prompt_weights.md has 1 to 10
 MOST = 10.0  # the largest factor
-
-BIN_EDGES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)
 
 
 class PromptWeighting:
@@ -125,39 +117,6 @@ class PromptWeighting:
             self._target.restart()
 
 
-class PassRates:
-    """The pass rates of the prompts that training visits, as a running density on `GRID`.
-
-    Args:
-        prior_alpha, prior_beta (`float`): the Beta prior that the density starts with.
-    """
-
-    def __init__(self, prior_alpha: float = 1.0, prior_beta: float = 1.0) -> None:
-        start = _beta_on_grid(np.array([prior_alpha]), np.array([prior_beta]))[0]
-        self.density: FloatArray = _PSEUDO_PROMPTS * start  # summed over prompts, as all running sums here
-        self._believed: FloatArray = self.density.copy()
-
-    def posteriors(
-        self, prior_alpha: FloatArray, prior_beta: FloatArray, successes: FloatArray, failures: FloatArray
-    ) -> FloatArray:
-        """Each prompt's posterior on `GRID`, of shape (n, nodes); its rows sum to 1. All arguments of shape (n,)."""
-        believed = _beta_on_grid(prior_alpha + successes, prior_beta + failures)
-        corrected = believed * (self.density / np.maximum(self._believed, 1e-12))
-        return corrected / corrected.sum(axis=1, keepdims=True)
-
-    def update(self, prior_alpha: FloatArray, prior_beta: FloatArray, posteriors: FloatArray) -> None:
-        """Take a batch into account: what its prompts' rates were believed to be, and turned out to be."""
-        keep = fading(len(posteriors))
-        self.density = keep * self.density + posteriors.sum(axis=0)
-        self._believed = keep * self._believed + _beta_on_grid(prior_alpha, prior_beta).sum(axis=0)
-
-    def state_dict(self) -> dict[str, list[float]]:
-        return {"density": self.density.tolist(), "believed": self._believed.tolist()}
-
-    def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        self.density, self._believed = np.array(state["density"]), np.array(state["believed"])
-
-
 class TargetWeights:
     """Factors on advantages that bring w(p) to a wanted shape, whatever the allocator.
 
@@ -187,8 +146,8 @@ class TargetWeights:
 
     def _wanted(self) -> FloatArray:
         """The mass that belongs to each node of the grid."""
-        mass = self._shape * _VARIANCE * self._rates.density
-        return mass * ((self._group - 1) * (_VARIANCE @ self._rates.density) / mass.sum())
+        mass = self._shape * VARIANCE * self._rates.density
+        return mass * ((self._group - 1) * (VARIANCE @ self._rates.density) / mass.sum())
 
     def factors(self, posteriors: FloatArray) -> FloatArray:
         """Each prompt's factor, of shape (n,), at most `MOST`. They depend on earlier batches' curves only."""
@@ -207,49 +166,6 @@ class TargetWeights:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._masses = np.array(state["masses"])
-
-
-class WeightCurve:
-    """The realised w(p) as a running estimate, in units of its average over the prompts' p (1 - p)."""
-
-    def __init__(self) -> None:
-        self._mass: FloatArray = np.zeros(_NODES)
-        self._variance: FloatArray = np.zeros(_NODES)
-        self._prompts: FloatArray = np.zeros(_NODES)
-
-    def update(self, posteriors: FloatArray, masses: FloatArray) -> None:
-        """Add a batch: posteriors (n, nodes), and each group's mass in the loss, half its summed |advantage|, (n,)."""
-        keep = fading(len(posteriors))
-        prompts = posteriors.sum(axis=0)
-        self._mass = keep * self._mass + masses @ posteriors
-        self._variance = keep * self._variance + prompts * _VARIANCE
-        self._prompts = keep * self._prompts + prompts
-
-    def values(self, edges: ArrayLike = BIN_EDGES) -> FloatArray:
-        """w by bins of the pass rate; nan for a bin that holds less than one prompt, or where there is no mass."""
-        bins = np.searchsorted(np.asarray(edges), GRID, side="right") - 1
-        count = len(np.asarray(edges)) - 1
-        mass, variance, prompts = (
-            np.bincount(bins, sums, minlength=count) for sums in (self._mass, self._variance, self._prompts)
-        )
-        total = mass.sum() / max(variance.sum(), 1e-300)
-        known = (prompts >= 1) & (total > 0)
-        return np.where(known, mass / np.maximum(variance, 1e-300) / (total or 1.0), np.nan)
-
-    def metrics(self) -> dict[str, float]:
-        """`curve/<low>-<high>` for each bin of `BIN_EDGES`."""
-        names = (f"curve/{low:g}-{high:g}" for low, high in pairwise(BIN_EDGES))
-        return dict(zip(names, self.values().tolist(), strict=True))
-
-    def state_dict(self) -> dict[str, list[float]]:
-        return {
-            "mass": self._mass.tolist(),
-            "variance": self._variance.tolist(),
-            "prompts": self._prompts.tolist(),
-        }
-
-    def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        self._mass, self._variance, self._prompts = (np.array(state[k]) for k in ("mass", "variance", "prompts"))
 
 
 def even_factors(rollouts: NDArray[np.int64]) -> FloatArray:
@@ -306,26 +222,9 @@ def progress_factors(successes: FloatArray, failures: FloatArray, kappa: float) 
     return factors / factors[signal].mean() if signal.any() else np.ones_like(factors)
 
 
-def group_mass(successes: FloatArray, failures: FloatArray) -> FloatArray:
-    """s f / n, and 0 for an empty group."""
-    return successes * failures / np.maximum(successes + failures, 1.0)
-
-
 def even(pass_rates: FloatArray) -> FloatArray:
     """The target of `prompt_weighting="uniform"`: the weights of plain GRPO with unscaled advantages."""
     return np.ones_like(pass_rates)
-
-
-def fading(prompts: int) -> float:
-    """What running sums keep when a batch of so many prompts is added."""
-    return float(np.exp(-prompts / _MEMORY))
-
-
-def _beta_on_grid(alpha: FloatArray, beta: FloatArray) -> FloatArray:
-    """Beta(alpha, beta) on `GRID`, one row a prompt. The nodes lie where Beta(1/2, 1/2) has equal masses."""
-    logs = (alpha - 0.5)[:, None] * np.log(GRID) + (beta - 0.5)[:, None] * np.log1p(-GRID)
-    mass = np.exp(logs - logs.max(axis=1, keepdims=True))
-    return mass / mass.sum(axis=1, keepdims=True)
 
 
 def _checked_target(target: Target) -> FloatArray:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import time
 from collections.abc import Iterator
 from itertools import product
@@ -23,10 +22,13 @@ from typing import Any
 
 import numpy as np
 
+from adaroll_trl.files import write_json
+from adaroll_trl.markdown import markdown_table
 from adaroll_trl.simulation.epochs import DRIFTS, simulate_epochs
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 DECAYS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
+HEADS = [f"{decay:g}" for decay in DECAYS]
 ROUNDS = (1, 2, 4)
 MINIMA = (0, 2)
 SOURCES = ("fixed", "empirical_bayes")
@@ -75,9 +77,7 @@ def fill(path: Path) -> dict[str, Any]:
             continue
         stored["cells"][name_of(cell)] = found = play(cell)
         stored["date"] = datetime.date.today().isoformat()
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(stored, indent=0) + "\n")
-        os.replace(temporary, path)
+        write_json(path, stored, indent=0)
         print(f"{number}/{len(cells())} {name_of(cell)}: {found['seconds']} s", flush=True)
     return stored
 
@@ -105,37 +105,34 @@ def row(drift: str, rounds: int, source: str, minimum: int) -> list[Cell]:
 
 
 def table(stored: dict[str, Any], source: str, minimum: int) -> Iterator[str]:
-    heads = " | ".join(f"{decay:g}" for decay in DECAYS)
-    yield f"| drift | rounds | {heads} | ± |"
-    yield "|---|---:|" + "---:|" * (len(DECAYS) + 1)
+    rows = []
     for drift, rounds in product(DRIFTS, ROUNDS):
         found = [gain(stored, cell) for cell in row(drift, rounds, source, minimum)]
         best = max(value for value, _ in found)
         shown = [f"**{value:.1f}**" if value == best else f"{value:.1f}" for value, _ in found]
-        yield f"| {drift} | {rounds} | {' | '.join(shown)} | {max(error for _, error in found):.1f} |"
+        rows.append([drift, f"{rounds}", *shown, f"{max(error for _, error in found):.1f}"])
+    return markdown_table(["drift", "rounds", *HEADS, "±"], rows)
 
 
 def cost_table(stored: dict[str, Any]) -> Iterator[str]:
-    heads = " | ".join(f"{decay:g}" for decay in DECAYS)
-    yield f"| prior | drift | best | {heads} |"
-    yield "|---|---|---:|" + "---:|" * len(DECAYS)
+    rows = []
     for source, drift in product(SOURCES, DRIFTS):
         cells_of_row = row(drift, 4, source, 0)
         gains = [gain(stored, cell)[0] for cell in cells_of_row]
         costs = [cost(stored, cells_of_row, index) for index in range(len(DECAYS))]
         shown = [f"{value:.1f} ± {error:.1f}" if value else "0" for value, error in costs]
-        yield f"| `{source}` | {drift} | {DECAYS[int(np.argmax(gains))]:g} | {' | '.join(shown)} |"
+        rows.append([f"`{source}`", drift, f"{DECAYS[int(np.argmax(gains))]:g}", *shown])
+    return markdown_table(["prior", "drift", "best", *HEADS], rows, texts=2)
 
 
 def rollouts_table(stored: dict[str, Any]) -> Iterator[str]:
-    heads = " | ".join(f"{decay:g}" for decay in DECAYS)
-    yield f"| prior | drift | equal groups | {heads} |"
-    yield "|---|---|---:|" + "---:|" * len(DECAYS)
+    rows = []
     for source, drift in product(SOURCES, DRIFTS):
         cells_of_row = [stored["cells"][name_of(cell)] for cell in row(drift, 4, source, 0)]
         shown = [f"{100 * np.mean(cell['rollouts_signal']):.0f} %" for cell in cells_of_row]
         equal = 100 * np.mean(cells_of_row[0]["uniform"])
-        yield f"| `{source}` | {drift} | {equal:.0f} % | {' | '.join(shown)} |"
+        rows.append([f"`{source}`", drift, f"{equal:.0f} %", *shown])
+    return markdown_table(["prior", "drift", "equal groups", *HEADS], rows, texts=2)
 
 
 def page(stored: dict[str, Any]) -> str:

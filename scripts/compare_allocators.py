@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from adaroll_trl.allocators import ALLOCATOR_NAMES
+from adaroll_trl.markdown import markdown_table
 from adaroll_trl.simulation import Row, Setting, compare, parse_difficulty
 from adaroll_trl.simulation.compare import BOUND, ONE_PRIOR, SEQUENTIAL
 from adaroll_trl.solver import solve_joint
@@ -24,10 +25,7 @@ ANY = "beta(1,1)"
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(heads) + " |"
-    yield "|---|" + "---:|" * (len(heads) - 1)
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"
+    yield from markdown_table(heads, rows)
     yield ""
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from adaroll_trl.markdown import markdown_table
 from adaroll_trl.plots import require_matplotlib, save_figure
 from adaroll_trl.simulation import Setting, beta, parse_difficulty
 from adaroll_trl.simulation.entropy import GainPoint, gain_of_runs, simulated_gain
@@ -70,9 +71,8 @@ policies, so this holds what training did too; errors take groups as independent
 
 
 def table(points: Sequence[GainPoint], head: str) -> str:
-    lines = [f"| {head} | entropy | relative gain, % |", "|---|---:|---:|"]
-    lines += [f"| {point.label} | {point.entropy:.2f} | {point.gain.text(100, 1, '+')} |" for point in points]
-    return "\n".join(lines)
+    rows = [[point.label, f"{point.entropy:.2f}", point.gain.text(100, 1, "+")] for point in points]
+    return "\n".join(markdown_table([head, "entropy", "relative gain, %"], rows))
 
 
 def reading(families: dict[float, list[GainPoint]]) -> str:

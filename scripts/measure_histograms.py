@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from adaroll_trl.evaluation.store import write_json
+from adaroll_trl.files import write_json
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "adaroll_trl" / "simulation" / "histograms"

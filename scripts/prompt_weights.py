@@ -25,7 +25,9 @@ import numpy as np
 from adaroll_trl.config import AdaRollOptions
 from adaroll_trl.plots import draw_weight_curve, require_matplotlib, save_figure, tidy
 from adaroll_trl.simulation import simulate
-from adaroll_trl.weighting import PassRates, PromptWeighting, TargetWeights, even, group_mass
+from adaroll_trl.utilities import group_mass
+from adaroll_trl.weight_curve import PassRates
+from adaroll_trl.weighting import PromptWeighting, TargetWeights, even
 from adaroll_trl.weights import StoppingPlan, implied_weight, least_noise_masses, masses, unbiased_masses
 
 RATES = np.array([0.02, 0.05, 0.1, 0.25, 0.5])

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from adaroll_trl.markdown import markdown_table
 from adaroll_trl.simulation import Difficulty, PassCounts, Setting, difficulty_bound, parse_difficulty, point, rates
 from adaroll_trl.utilities import Utility, make_utility
 
@@ -119,9 +120,7 @@ def page(results: Path, batches: int) -> Iterator[str]:
     for name, difficulty in difficulties(results).items():
         yield f"## {name}\n"
         heads = ["kappa", "adaroll, 4 rounds", "nothing known", "8 known", "rates known"]
-        yield "| " + " | ".join(heads) + " |\n|---|" + "---:|" * (len(heads) - 1)
-        for row in rows(difficulty, batches):
-            yield "| " + " | ".join(row) + " |"
+        yield from markdown_table(heads, rows(difficulty, batches))
         yield ""
 
 

@@ -135,7 +135,8 @@ def test_unbiased_gives_no_advice_that_cannot_help():
 
 
 def test_prompt_weights_that_fail_end_in_a_sentence():
-    from adaroll_trl.weighting import PassRates, TargetWeights
+    from adaroll_trl.weight_curve import PassRates
+    from adaroll_trl.weighting import TargetWeights
 
     with pytest.raises(ValueError, match=r"`prompt_weighting` points to failed on an array of 32 pass rates"):
         TargetWeights(math.sqrt, 8, PassRates())

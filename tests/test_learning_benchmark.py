@@ -13,7 +13,7 @@ from scipy import stats
 from adaroll_trl.demo.tiny import build_model, build_tokenizer
 
 FOLDER = Path(__file__).parent.parent / "benchmarks" / "learning"
-MODULES = ("regimes", "cell", "design", "summary", "report", "picture", "run", "kappa")
+MODULES = ("stored", "regimes", "cell", "design", "summary", "report", "picture", "run", "kappa")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_a_run_is_stored_once_and_repeats_exactly(bench, options, monkeypatch, c
         }
     for run in again:
         columns = np.array(run["groups"]).sum(axis=0)
-        assert columns[bench.cell.GROUP_COLUMNS.index("rollouts")] == 2 * 16 * 8  # equal budgets
+        assert columns[bench.stored.GROUP_COLUMNS.index("rollouts")] == 2 * 16 * 8  # equal budgets
         assert len(run["right"]["0"]) == len(run["right"]["2"]) == 480
     bench.report.write_report(options.results)
     page = options.results.with_suffix(".md").read_text()

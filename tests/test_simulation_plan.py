@@ -239,7 +239,7 @@ def test_tables_are_split_not_cut(width):
     from rich.console import Console
     from rich.table import Table
 
-    from adaroll_trl.simulation.command import _print_table
+    from adaroll_trl.simulation.tables import print_table
 
     console = Console(width=width, record=True, file=io.StringIO())
     table = Table(title="Numbers")
@@ -247,7 +247,7 @@ def test_tables_are_split_not_cut(width):
     for heading in headings:
         table.add_column(heading, no_wrap=True)
     table.add_row("8", *(f"{number}.25 +- 0.01" for number in range(9)))
-    _print_table(console, table, {"G"})
+    print_table(console, table, {"G"})
     text = console.export_text()
     assert all(f"{number}.25 +- 0.01" in text and f"heading {number}" in text for number in range(9))
     assert text.count("Numbers") == 1

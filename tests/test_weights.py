@@ -15,7 +15,9 @@ from adaroll_trl import AdaRollGRPOConfig
 from adaroll_trl.allocators import AllocationState, Allocator
 from adaroll_trl.config import AdaRollOptions
 from adaroll_trl.simulation import simulate
-from adaroll_trl.weighting import BIN_EDGES, GRID, PromptWeighting, WeightCurve, group_mass
+from adaroll_trl.utilities import group_mass
+from adaroll_trl.weight_curve import BIN_EDGES, GRID, WeightCurve
+from adaroll_trl.weighting import PromptWeighting
 from adaroll_trl.weights import StoppingPlan, implied_weight, least_noise_masses, unbiased_masses
 from tests.tiny import FixedCounts, RecordingTrainer, build_model_dir, make_trainer, prompts_of, same_weights, weights
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ._options import number
+from ..values import number
 from .base import AllocationState, Allocator
 from .integers import FloatArray, IntArray, bounds, round_wishes, water_level
 

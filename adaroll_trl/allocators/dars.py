@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._options import number
+from ..values import number
 from .base import AllocationState
 from .integers import IntArray, in_proportion
 from .two_stage import TwoStageAllocator

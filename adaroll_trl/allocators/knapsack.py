@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._options import integer
+from ..values import integer
 from .base import AllocationState, Allocator
 from .integers import FloatArray, IntArray, bounds, greedy, raise_minimum
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._options import choice, integer
+from ..values import choice, integer
 from .base import AllocationState, Allocator
 from .integers import IntArray, bounds, round_total, share_evenly
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ._options import integer
+from ..values import integer
 from .base import AllocationState, Allocator
 from .integers import IntArray, bounds, in_proportion, round_total
 

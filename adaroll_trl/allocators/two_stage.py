@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 import numpy as np
 
-from ._options import number
+from ..values import number
 from .base import AllocationState, Allocator
 from .integers import IntArray, bounds, round_total, share_evenly
 

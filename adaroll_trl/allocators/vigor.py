@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._options import number
+from ..values import number
 from .base import AllocationState, Allocator
 from .integers import IntArray, bounds, round_total, share_evenly
 

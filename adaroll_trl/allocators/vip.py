@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._options import choice, integer, number
+from ..values import choice, integer, number
 from .base import AllocationState, Allocator
 from .integers import FloatArray, IntArray, bounds, greedy, raise_minimum, water_level
 from .pass_rates import PassRateProcess

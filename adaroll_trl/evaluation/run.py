@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ..files import write_json
 from ..tasks import Task, get_task
 from .backends import Backend, make_backend
 from .generation import Completion
 from .settings import EvalSettings
 from .statistics import Estimate, mean_interval, pass_at_k
-from .store import RESULTS, CompletionStore, read_results, write_json
+from .store import RESULTS, CompletionStore, read_results
 
 Progress = Callable[[str, int, int], None]  # task, completions there, completions in all
 INTERVAL = "Wilson interval over prompts, at the effective number of prompts"
@@ -52,7 +53,7 @@ def evaluate(
         # Other values of k, or another level, need no new completions.
         results[name] = read_results(store.folder)
         results[name]["metrics"] = metrics(results[name]["prompts"], settings.k, settings.level)
-        write_json(store.folder / RESULTS, results[name])
+        write_json(store.folder / RESULTS, results[name], indent=1)
     return results
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..files import write_json
+
 JOURNAL, COMPLETIONS, RESULTS = "completions.jsonl", "completions.parquet", "results.json"
 
 
@@ -59,7 +61,7 @@ class CompletionStore:
         temporary = self.folder / f"{COMPLETIONS}.tmp"
         parquet.write_table(pyarrow.Table.from_pylist(self.rows), temporary)
         os.replace(temporary, self.folder / COMPLETIONS)
-        write_json(self.folder / RESULTS, {"settings": self.settings, **results})
+        write_json(self.folder / RESULTS, {"settings": self.settings, **results}, indent=1)
         (self.folder / JOURNAL).unlink()
 
     def _read_journal(self) -> None:
@@ -106,10 +108,3 @@ def read_results(path: Path | str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ValueError(f"{file} is not a result of `adaroll eval`: {error}") from error
     return dict(results)
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Whole or not at all."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import yaml
 
-from ..evaluation.store import RESULTS, write_json
+from ..evaluation.store import RESULTS
+from ..files import write_json
 from .paper import DATASETS, METHODS, TABLES, Method
 
 State = Literal["to do", "begun", "trained", "done", "other settings"]
@@ -138,7 +139,7 @@ class Cell:
         return max(whole, key=lambda path: int(path.name.rsplit("-", 1)[1]), default=None)
 
     def _note(self, name: str) -> None:
-        write_json(self.folder / name, {"digest": self.digest, "settings": self.settings})
+        write_json(self.folder / name, {"digest": self.digest, "settings": self.settings}, indent=1)
 
     def _found(self, name: str) -> str | None:
         path = self.folder / name

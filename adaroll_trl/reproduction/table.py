@@ -15,6 +15,7 @@ from rich.table import Table
 from ..evaluation.compare import check_comparable, values_of
 from ..evaluation.statistics import Estimate, mean_interval, paired_difference
 from ..evaluation.store import read_results
+from ..markdown import markdown_table
 from .cells import Cell
 from .paper import METHODS, TEST_PROMPTS, paper_accuracy
 
@@ -133,8 +134,7 @@ def markdown(rows: Sequence[Row]) -> str:
     lines = []
     for model in dict.fromkeys(row.model for row in rows):
         lines += ["", f"### Table {rows[0].table}, {model}", ""]
-        lines += ["| " + " | ".join(HEADINGS) + " |", "|---|---|" + "---:|" * (len(HEADINGS) - 2)]
-        lines += [f"| {row.dataset} | " + " | ".join(_cells(row)) + " |" for row in rows if row.model == model]
+        lines += markdown_table(HEADINGS, ([row.dataset, *_cells(row)] for row in rows if row.model == model), texts=2)
     return "\n".join(lines[1:]) + "\n"
 
 

@@ -17,72 +17,44 @@ from ..solver.compiled import compile_once
 from ..solver.index import solve_index
 from ..solver.plan_tables import plan_offsets, tabulate_plans, tabulate_rollouts
 from ..solver.playout import play_rounds, play_sequential
-from ..solver.round_tables import DEEPEST, EXACT_PRIORS, round_tables
+from ..solver.round_tables import DEEPEST, round_tables
 from ..solver.round_values import all_plan_values
 from ..solver.sequential import endgame_moves
 from ..solver.threads import run_ranges
 from ..utilities import Utility, make_utility
+from .batches import Batches, Played
 
 _LARGEST_PLANS = 256 * 2**20  # bytes: about groups of 80 in four rounds; beyond, plans are valued as they are met
 _FEWEST_BATCHES = 200  # fewer are played sooner than plans are tabulated
 
-Played = tuple[NDArray[np.int64], NDArray[np.int64]]
 
+def play_adaroll(batches: Batches, utility: Utility, tabulate_from: int = _FEWEST_BATCHES) -> Played:
+    """The planner, maximising `utility`; as many rounds as rollouts play the index policy, one rollout at a time.
 
-def play_adaroll(
-    outcomes: NDArray[np.int8],
-    budget: int,
-    rounds: int,
-    alpha: NDArray[np.float64],
-    beta: NDArray[np.float64],
-    minimum: int,
-    maximum: int,
-    utility: Utility,
-) -> Played:
-    """Successes and rollouts at the end of each batch, int64 of shape (batches, prompts).
-
-    Args:
-        outcomes (int8 array of shape (batches, prompts, maximum)): result of each prompt's j-th rollout.
-        budget, rounds (`int`): of a batch. As many rounds as rollouts play the index policy, one rollout at a time.
-        alpha, beta (float arrays of shape (batches, prompts), or (1, prompts)): beliefs on the prompts. Unless all are
-            alike, and unless one rollout is decided at a time, batches must have more than EXACT_PRIORS of them.
-        minimum, maximum (`int`): rollouts of a prompt.
-        utility (`Utility`): what is maximised.
+    Unless beliefs are alike in all batches, and unless one rollout is decided at a time, a batch must have more than
+    `EXACT_PRIORS` different ones. A batch whose rollouts come out as -1 was not played.
     """
     compile_once(_run_kernels)
-    return _play_adaroll(outcomes, budget, rounds, alpha, beta, minimum, maximum, utility)
-
-
-def _play_adaroll(
-    outcomes: NDArray[np.int8],
-    budget: int,
-    rounds: int,
-    alpha: NDArray[np.float64],
-    beta: NDArray[np.float64],
-    minimum: int,
-    maximum: int,
-    utility: Utility,
-    tabulate_from: int = _FEWEST_BATCHES,
-) -> Played:
+    alpha, beta, maximum, rounds = batches.alpha, batches.beta, batches.maximum, batches.rounds
     pairs, place = np.unique(np.stack([alpha.ravel(), beta.ravel()], axis=1), axis=0, return_inverse=True)
     node = place.reshape(alpha.shape).astype(np.int64)
     by_n, terminal = round_tables(utility, maximum).by_n, round_tables(utility, maximum).terminal
-    if rounds >= budget:
+    if rounds >= batches.budget:
         tables = _index_tables(utility, maximum, pairs)
         moves = (node, *tables, by_n, *endgame_moves())
-        return _run(play_sequential, outcomes, budget, alpha, beta, minimum, maximum, *moves)
+        return _run(play_sequential, batches, batches.budget, alpha, beta, batches.minimum, maximum, *moves)
     levels_used = min(rounds, DEEPEST)
     shares = np.array([1.0] + [1.0 if k <= DEEPEST else 1.0 / k for k in range(1, rounds + 1)])
-    bounds = (budget, rounds, alpha, beta, minimum, maximum)
+    bounds = (batches.budget, rounds, alpha, beta, batches.minimum, maximum)
     if len(pairs) == 1:
         prior = (float(pairs[0, 0]), float(pairs[0, 1]))
         prices, levels = round_tables(utility, maximum).levels(prior, levels_used)
-        plans = _plan_tables(utility, maximum, prior, levels_used, len(outcomes) >= tabulate_from)
+        plans = _plan_tables(utility, maximum, prior, levels_used, len(batches) >= tabulate_from)
         nodes, weights = np.zeros((levels_used, 1, alpha.shape[1], 1), dtype=np.int64), np.ones((1, alpha.shape[1], 1))
-        return _run(play_rounds, outcomes, *bounds, levels, prices, shares, nodes, weights, terminal, *plans)
+        return _run(play_rounds, batches, *bounds, levels, prices, shares, nodes, weights, terminal, *plans)
     prices, levels, nodes, weights = _mesh_levels(utility, maximum, pairs, levels_used)
     return _run(
-        play_rounds, outcomes, *bounds, levels, prices, shares, nodes[:, node], weights[node], terminal, *_NO_PLANS
+        play_rounds, batches, *bounds, levels, prices, shares, nodes[:, node], weights[node], terminal, *_NO_PLANS
     )
 
 
@@ -93,17 +65,13 @@ def _mesh_levels(
     utility: Utility, size: int, pairs: NDArray[np.float64], rounds: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
     """Prices, W^0 .. W^(rounds - 1) of the mesh around these priors, and each prior's nodes in them and weights."""
-    # Few distinct priors would get tables of their own here, but not in `plan_round`, which sees a batch at a time.
-    filled = (
-        pairs if len(pairs) > EXACT_PRIORS else np.concatenate([pairs, 1.0 + np.ones((EXACT_PRIORS, 2)).cumsum(0)])
-    )
     levels, nodes = [], []
     for k in range(rounds):
-        prices, stack, places, weights = round_tables(utility, size).continuation(filled[:, 0], filled[:, 1], k)
-        used, compact = np.unique(places[: len(pairs)], return_inverse=True)
+        prices, stack, places, weights = round_tables(utility, size).continuation(pairs[:, 0], pairs[:, 1], k)
+        used, compact = np.unique(places, return_inverse=True)
         levels.append(stack[used])
         nodes.append(compact.reshape(-1, places.shape[1]).astype(np.int64))
-    return prices, np.stack(levels), np.stack(nodes), weights[: len(pairs)]
+    return prices, np.stack(levels), np.stack(nodes), weights
 
 
 def _index_tables(utility: Utility, size: int, pairs: NDArray[np.float64]) -> tuple[NDArray[Any], ...]:
@@ -150,14 +118,14 @@ def _final_values(utility: Utility, size: int, prior: tuple[float, float]) -> ND
     return values
 
 
-def _run(play: Callable[..., None], outcomes: NDArray[np.int8], *arguments: Any) -> Played:
-    s_end, n_end = np.zeros(outcomes.shape[:2], dtype=np.int64), np.zeros(outcomes.shape[:2], dtype=np.int64)
-    run_ranges(lambda first, end: play(outcomes, *arguments, first, end, s_end, n_end), len(outcomes), 16)
-    return s_end, n_end
+def _run(play: Callable[..., None], batches: Batches, *arguments: Any) -> Played:
+    played = batches.nothing_played()
+    run_ranges(lambda first, end: play(batches.outcomes, *arguments, first, end, *played), len(batches), 16)
+    return played
 
 
 def _run_kernels() -> None:
     outcomes, mixed = np.zeros((2, 8, 4), dtype=np.int8), make_utility("mixed")
     for alpha, tabulate_from in ((np.ones((1, 8)), 1), (np.ones((1, 8)), 9), (np.arange(1.0, 17.0).reshape(2, 8), 9)):
         for rounds in (2, 16):
-            _play_adaroll(outcomes, 16, rounds, alpha, alpha, 0, 4, mixed, tabulate_from)
+            play_adaroll(Batches(outcomes, 16, rounds, alpha, alpha, 0, 4), mixed, tabulate_from)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc
 
-from ..utilities import Utility
+from ..utilities import Utility, success_chances
 
 FloatArray = NDArray[np.float64]
 
@@ -86,11 +86,7 @@ class Difficulty:
         [0.25, 0.25, 0.25, 0.25]
         """
         weights, a, b, r = self._urns(rollouts)
-        chance = np.ones_like(weights)
-        for n in range(rollouts):
-            wins = chance * (a + np.arange(n + 1) * r) / (a + b + n * r)
-            chance = np.pad(chance - wins, ((0, 0), (0, 1))) + np.pad(wins, ((0, 0), (1, 0)))
-        return np.asarray((weights * chance).sum(axis=0))
+        return np.asarray((weights * success_chances(rollouts, a, b, r)).sum(axis=0))
 
     def success_next(self, rollouts: int, successes_before: int = 0, before: int = 0) -> FloatArray:
         """q[n, s]: the chance that the next rollout of a random prompt succeeds, after s successes in n rollouts.

@@ -23,6 +23,7 @@ from ..allocators import Allocator, make_allocator
 from ..beliefs import PRIOR_STRENGTH, Beliefs
 from ..solver.index import whole_number
 from ..utilities import Utility, UtilityFunction, as_utility
+from .batches import Batches
 from .plain_play import play_batch
 
 FloatArray = NDArray[np.float64]
@@ -231,8 +232,8 @@ class _Setting:
         beliefs.common = beliefs.fit()
         alpha, beta = beliefs.prior(keys, rates)
         budget, limits = len(keys) * self.num_generations, (self.minimum, self.maximum)
-        played = play_batch(allocator, outcomes, budget, self.rounds, alpha, beta, keys, *limits)
-        wins, spent, first = played.successes, played.rollouts, played.first_round
+        batch = Batches(outcomes[None].view(np.int8), budget, self.rounds, alpha[None], beta[None], *limits)
+        wins, spent, first = play_batch(allocator, batch, 0, keys)
         equal = outcomes[:, : self.num_generations].sum(axis=1).astype(np.float64)
         at_first = (outcomes * (np.arange(outcomes.shape[1]) < first[:, None])).sum()
         beliefs.update(keys, wins, spent - wins, rates)

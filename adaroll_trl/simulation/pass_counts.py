@@ -9,8 +9,6 @@ was decided: counts of an adaptive run, where n depends on the outcomes, are fit
 from __future__ import annotations
 
 import json
-import math
-import numbers
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,8 +17,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import xlog1py, xlogy
+from scipy.optimize import minimize
+from scipy.special import betaln, digamma, xlog1py, xlogy
 
+from ..values import is_number
 from .difficulty import Difficulty, beta, histogram, mixture, point, rates
 
 FITS = ("mixture", "beta", "raw")
@@ -84,38 +84,25 @@ class PassCounts:
         return total
 
     def fit_beta(self) -> tuple[float, float]:
-        """The Beta(a, b) of the largest marginal likelihood, by fixed-point steps (Minka 2000) and Newton's."""
-        s, n = self.successes, self.rollouts
-        j = np.arange(n.max())
-        above_s, above_f, above_n = (
-            s.size - np.bincount(count, minlength=j.size + 1)[:-1].cumsum() for count in (s, n - s, n)
-        )
-        mean = min(max(float(s.sum() / n.sum()), 1e-3), 1 - 1e-3)
-        x = np.log([mean, 1 - mean])
-        bounds = (np.log(_LOWEST), np.log(_HIGHEST))
+        """The Beta(a, b) of the largest marginal likelihood."""
+        pairs, copies = np.unique(np.stack([self.successes, self.rollouts], axis=1), axis=0, return_counts=True)
+        s, n = pairs.T
 
-        def value(x: NDArray[np.float64]) -> float:
+        def loss(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            """Minus the mean log likelihood at log a, log b, and its gradient."""
             a, b = np.exp(x)
-            return float(above_s @ np.log(a + j) + above_f @ np.log(b + j) - above_n @ np.log(a + b + j))
+            both = digamma(a + b + n) - digamma(a + b)
+            slopes = [digamma(a + s) - digamma(a) - both, digamma(b + n - s) - digamma(b) - both]
+            gradient = np.array([a * (copies @ slopes[0]), b * (copies @ slopes[1])])
+            value = float(copies @ (betaln(a + s, b + n - s) - betaln(a, b)))
+            return -value / copies.sum(), -gradient / copies.sum()
 
-        for _ in range(500):
-            a, b = np.exp(x)
-            first = np.array([a * (above_s / (a + j)).sum(), b * (above_f / (b + j)).sum()])
-            both = (above_n / (a + b + j)).sum()
-            gradient = first - np.array([a, b]) * both
-            second = (above_n / (a + b + j) ** 2).sum()
-            curvature = np.diag(gradient) + np.outer([a, b], [a, b]) * second
-            curvature -= np.diag([a**2 * (above_s / (a + j) ** 2).sum(), b**2 * (above_f / (b + j) ** 2).sum()])
-            slow = np.log(np.maximum(first, 1e-300) / both)  # never makes the likelihood smaller
-            step = -np.linalg.solve(curvature - 1e-12 * np.eye(2), gradient)
-            newton = np.clip(x + np.clip(step, -2.0, 2.0), *bounds)
-            slow = np.clip(slow, *bounds)
-            new = newton if value(newton) > value(slow) else slow
-            done = float(np.abs(new - x).max()) < 1e-9
-            x = new
-            if done:
-                break
-        return float(np.exp(x[0])), float(np.exp(x[1]))
+        mean = min(max(float(self.successes.sum() / self.rollouts.sum()), 1e-3), 1 - 1e-3)
+        bounds = [(np.log(_LOWEST), np.log(_HIGHEST))] * 2
+        precise = {"ftol": 0.0, "gtol": 1e-11}
+        found = minimize(loss, np.log([mean, 1 - mean]), jac=True, bounds=bounds, method="L-BFGS-B", options=precise)
+        a, b = np.exp(found.x).tolist()
+        return a, b
 
     def fit_mixture(self) -> Difficulty:
         """Shares of the pass rates 0, 0.01, ..., 1 of the largest likelihood; those below 1e-4 are dropped."""
@@ -256,7 +243,7 @@ def _numbers(name: str, values: Any) -> list[Any]:
         ValueError: naming the first row that is none.
     """
     for row, value in enumerate(values, 1):
-        if not isinstance(value, numbers.Real) or isinstance(value, bool) or not math.isfinite(value):
+        if not is_number(value):
             raise ValueError(f"{name} of row {row} is {value!r}; it must be a number.")
     return list(values)
 
@@ -269,8 +256,7 @@ def _whole(name: str, values: Iterable[Any]) -> NDArray[np.int64]:
     """
     found = list(values)
     for row, value in enumerate(found, 1):
-        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
-        if not (is_number and 0 <= value <= _MOST and value == int(value)):
+        if not (is_number(value) and 0 <= value <= _MOST and value == int(value)):
             raise ValueError(f"{name} of row {row} is {value!r}; it must be a whole number from 0 to {_MOST:,}.")
     return np.array(found, dtype=np.int64)
 

@@ -2,70 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..allocators import ALLOCATOR_NAMES, AllocationState, Allocator
+from .batches import Batches, Played
 
 
-def play_allocator(
-    allocator: Allocator,
-    outcomes: NDArray[np.int8],
-    budget: int,
-    rounds: int,
-    alpha: NDArray[np.float64],
-    beta: NDArray[np.float64],
-    minimum: int,
-    maximum: int,
-    first_batch: int = 0,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Successes and rollouts at the end of each batch, int64 of shape (batches, prompts).
-
-    Args:
-        allocator (`Allocator`): asked batch by batch, so that it may keep a state.
-        outcomes (int8 array of shape (batches, prompts, maximum)): result of each prompt's j-th rollout.
-        budget, rounds (`int`): of a batch.
-        alpha, beta (float arrays of shape (batches, prompts), or (1, prompts)): beliefs on the prompts before a batch.
-        minimum, maximum (`int`): rollouts of a prompt.
-        first_batch (`int`): number of the first batch; prompts are named by the numbers of batch and prompt.
-    """
-    batches, prompts, _ = outcomes.shape
-    successes, spent = (np.zeros((batches, prompts), dtype=np.int64) for _ in range(2))
+def play_allocator(allocator: Allocator, batches: Batches) -> Played:
+    """`allocator` is asked batch by batch, so that it may keep a state."""
+    successes, spent = batches.nothing_played()
     known = _Decisions(allocator)
-    for batch in range(batches):
-        own = batch if len(alpha) > 1 else 0
-        names = [f"{first_batch + batch}-{prompt}" for prompt in range(prompts)]
-        limits = (minimum, maximum)
-        played = play_batch(known, outcomes[batch], budget, rounds, alpha[own], beta[own], names, *limits)
-        successes[batch], spent[batch] = played.successes, played.rollouts
+    for number in range(len(batches)):
+        names = [f"{batches.first + number}-{prompt}" for prompt in range(batches.prompts)]
+        successes[number], spent[number], _ = play_batch(known, batches, number, names)
     return successes, spent
 
 
-@dataclass(frozen=True)
-class PlayedBatch:
-    """Successes and rollouts of the prompts at the end, and rollouts of the first round: int64 of shape (prompts,)."""
-
-    successes: NDArray[np.int64]
-    rollouts: NDArray[np.int64]
-    first_round: NDArray[np.int64]
-
-
 def play_batch(
-    decisions: Decisions,
-    outcomes: NDArray[Any],
-    budget: int,
-    rounds: int,
-    alpha: NDArray[np.float64],
-    beta: NDArray[np.float64],
-    names: list[str],
-    minimum: int,
-    maximum: int,
-) -> PlayedBatch:
-    """One batch, all rounds. `outcomes` has shape (prompts, maximum), the beliefs (prompts,)."""
+    decisions: Decisions, batches: Batches, number: int, names: list[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """All rounds of one batch, whose prompts have these names.
+
+    Returns:
+        Successes and rollouts at the end, and rollouts of the first round: int64 of shape (prompts,).
+    """
+    outcomes, budget = batches.outcomes[number], batches.budget
     prompts = len(names)
+    alpha, beta = (belief[0 if batches.alike else number] for belief in (batches.alpha, batches.beta))
     cumulative = np.concatenate([np.zeros((prompts, 1), dtype=np.int64), outcomes.cumsum(axis=1)], axis=1)
     everyone = np.arange(prompts)
     spent = first = np.zeros(prompts, dtype=np.int64)
@@ -79,11 +45,11 @@ def play_batch(
             beta,
             rollouts=spent.copy(),
             prompt_ids=names,
-            min_rollouts=minimum,
-            max_rollouts=maximum,
+            min_rollouts=batches.minimum,
+            max_rollouts=batches.maximum,
         )
 
-    planned = max(1, min(decisions.num_rounds(prompts, budget, rounds, minimum), budget))
+    planned = max(1, min(decisions.num_rounds(prompts, budget, batches.rounds, batches.minimum), budget))
     left = budget
     for rounds_left in range(planned, 0, -1):
         counts = decisions.allocate(state(), left, rounds_left)
@@ -93,7 +59,7 @@ def play_batch(
         if left == 0:
             break
     decisions.observe(state())
-    return PlayedBatch(cumulative[everyone, spent], spent, first)
+    return cumulative[everyone, spent], spent, first
 
 
 class Decisions(Protocol):

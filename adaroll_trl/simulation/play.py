@@ -18,6 +18,7 @@ from ..solver.index import check_prior, whole_number
 from ..solver.memory import available_bytes, format_bytes
 from ..solver.round_tables import EXACT_PRIORS
 from ..utilities import Utility, UtilityFunction, as_utility
+from .batches import Batches, Played
 from .compiled_play import play_adaroll
 from .difficulty import Difficulty, beta, rates
 from .difficulty_text import parse_difficulty
@@ -200,8 +201,8 @@ def simulate(
         some = probs[part, :, None]
         outcomes = (rng.random((*some.shape[:2], maximum), dtype=np.float32) < some).view(np.int8)
         beliefs = (alpha[part], beta[part]) if len(alpha) > 1 else (alpha, beta)
-        played = _play(chosen, outcomes, budget, rounds, *beliefs, min_rollouts, maximum, first)
-        successes[part], spent[part] = played
+        batches = Batches(outcomes, budget, rounds, *beliefs, min_rollouts, maximum, first)
+        successes[part], spent[part] = _play(chosen, batches)
         for i, n in enumerate(equal.tolist()):
             wins[part, i] = outcomes[:, i, :n].sum(axis=1, dtype=np.int64)
     table = utility.table(maximum)
@@ -242,34 +243,20 @@ def _check_memory(batches: int, prompts: int, maximum: int) -> None:
         )
 
 
-def _play(
-    allocator: Allocator,
-    outcomes: NDArray[np.int8],
-    budget: int,
-    rounds: int,
-    alpha: NDArray[np.float64],
-    beta: NDArray[np.float64],
-    minimum: int,
-    maximum: int,
-    first_batch: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Successes and rollouts at the end of each batch: the planner in compiled code, wherever that gives the same."""
-    batches = np.arange(len(outcomes))
-    successes, spent = (np.zeros(outcomes.shape[:2], dtype=np.int64) for _ in range(2))
-    plain, alike = batches, len(alpha) == 1
+def _play(allocator: Allocator, batches: Batches) -> Played:
+    """The planner in compiled code, wherever that gives the same; everybody else by asking."""
+    successes, spent = batches.nothing_played()
+    plain = np.arange(len(batches))
     if type(allocator) is AdaRollAllocator:
-        fast = batches
-        if not alike and rounds < budget:
-            kinds = np.array([np.unique(np.stack(pair), axis=1).shape[1] for pair in zip(alpha, beta, strict=True)])
-            fast = batches[kinds > EXACT_PRIORS]
+        fast = plain
+        if not batches.alike and batches.rounds < batches.budget:
+            pairs = zip(batches.alpha, batches.beta, strict=True)
+            kinds = np.array([np.unique(np.stack(pair), axis=1).shape[1] for pair in pairs])
+            fast = plain[kinds > EXACT_PRIORS]
         spent[:] = -1
         if fast.size:
-            beliefs = (alpha, beta) if alike else (alpha[fast], beta[fast])
-            played = play_adaroll(outcomes[fast], budget, rounds, *beliefs, minimum, maximum, allocator.utility)
-            successes[fast], spent[fast] = played
-        plain = batches[spent[:, 0] < 0]  # where the planner looks at a batch in another way than most
+            successes[fast], spent[fast] = play_adaroll(batches.part(fast), allocator.utility)
+        plain = plain[spent[:, 0] < 0]  # where the planner looks at a batch in another way than most
     if plain.size:
-        beliefs = (alpha, beta) if alike else (alpha[plain], beta[plain])
-        played = play_allocator(allocator, outcomes[plain], budget, rounds, *beliefs, minimum, maximum, first_batch)
-        successes[plain], spent[plain] = played
+        successes[plain], spent[plain] = play_allocator(allocator, batches.part(plain))
     return successes, spent

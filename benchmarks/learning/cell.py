@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from regimes import REGIMES
+from stored import DIGITS, LAST_SAMPLES, SAMPLES
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, PrinterCallback, TrainerCallback
 
 from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
@@ -20,9 +21,7 @@ from adaroll_trl.demo.problems import Problem, exact_match
 from adaroll_trl.demo.record import Groups, RolloutRecord
 
 EVALUATIONS = 4  # evenly over the training, besides the start
-SAMPLES, LAST_SAMPLES = 4, 16
 MAX_TOKENS = 16
-DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True)
@@ -166,14 +165,8 @@ def count_right(model: Any, tokenizer: Any, problems: Sequence[Problem], samples
     return "".join(DIGITS[int(count)] for count in rewards.sum(axis=1))
 
 
-GROUP_COLUMNS = ("third", "level", "prompts", "rollouts", "right", "mixed", "rollouts_in_mixed", "mass")
-
-
 def by_third_and_level(groups: Groups, steps: int) -> list[list[float]]:
-    """Sums over the groups trained on, by third of the training and level; columns as in `GROUP_COLUMNS`.
-
-    `mass` is the sum of s f / n: a prompt's weight with a mean baseline, in units of p (1 - p).
-    """
+    """Sums over the groups trained on, by third of the training and level; columns as in `GROUP_COLUMNS`."""
     third = np.minimum(3 * groups.step // steps, 2)
     failures = groups.rollouts - groups.successes
     rows = []

@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from cell import MAX_TOKENS
 from regimes import REGIMES
 from run import RESULTS, ROOT
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from adaroll_trl.demo.problems import Problem, exact_match
 from adaroll_trl.evaluation.generation import Completion, sample_completions
+from adaroll_trl.files import write_json
 from adaroll_trl.noise import KappaEstimate, estimate_kappa, rollout_gradients
-
-MAX_TOKENS = 16
 
 
 def gradient(model: Any, tokenizer: Any, problem: Problem, completion: Completion) -> torch.Tensor:
@@ -84,8 +84,7 @@ def main() -> None:
         for seed in options.seeds:
             found.append(measure(name, seed, options.work / "starts", options.prompts, options.rollouts))
             print(json.dumps(found[-1]), flush=True)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "kappa.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_json(RESULTS / "kappa.json", found, indent=1)
 
 
 if __name__ == "__main__":

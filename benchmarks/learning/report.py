@@ -26,11 +26,12 @@ from summary import (
     group_sums,
     half_way,
     hard_levels,
-    interval,
     read_runs,
     rollouts_to,
     weight_by_level,
 )
+
+from adaroll_trl.markdown import markdown_table
 
 Cells = Mapping[tuple[str, str, str], Mapping[int, Run]]
 GRPO = "grpo"
@@ -88,10 +89,7 @@ def _page(runs: Sequence[Run], results: Path) -> Iterator[str]:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(heads) + " |"
-    yield "|---|" + "---:|" * (len(heads) - 1)
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"
+    yield from markdown_table(heads, rows)
     yield ""
 
 
@@ -289,6 +287,3 @@ def _kappa(path: Path) -> Iterator[str]:
         for one in json.loads(path.read_text(encoding="utf-8"))
     ]
     yield from _table(["start", "pass rate", "prompts below .1", "above .9", "kappa", "kappa, scaled"], rows)
-
-
-__all__ = ["interval", "write_report"]

@@ -10,7 +10,6 @@ missing and how long it takes, `--report-only` writes the page from what is stor
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -21,6 +20,8 @@ from pathlib import Path
 
 from cell import Cell, run_cell
 from design import SEEDS, STAGES
+
+from adaroll_trl.files import write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results" / "learning"
@@ -71,10 +72,7 @@ def run_share(options: argparse.Namespace) -> int:
             failed += 1
             print(f"{cell.name}, seed {seed}, failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
             continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(json.dumps(result, separators=(",", ":")) + "\n", encoding="utf-8")
-        partial.replace(path)
+        write_json(path, result)
         print(f"{cell.name}, seed {seed}: {result['cpu_seconds']} s of processor time", flush=True)
     return failed
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from stored import DIGITS, GROUP_COLUMNS, LAST_SAMPLES, SAMPLES
 
 from adaroll_trl.evaluation.statistics import pass_at_k
 
@@ -31,12 +32,10 @@ def read_runs(folder: Path) -> list[Run]:
 
 
 def right_counts(text: str) -> NDArray[np.int64]:
-    return np.array([int(digit, 36) for digit in text])
+    return np.array([DIGITS.index(digit) for digit in text])
 
 
 def samples_of(run: Run, step: str) -> int:
-    from cell import LAST_SAMPLES, SAMPLES
-
     return LAST_SAMPLES if step in ("0", str(run["steps"])) else SAMPLES
 
 
@@ -98,8 +97,6 @@ def half_way(grpo: Run) -> float:
 
 def group_sums(run: Run) -> dict[str, float]:
     """What was trained on, over the whole run."""
-    from cell import GROUP_COLUMNS
-
     columns = dict(zip(GROUP_COLUMNS, np.array(run["groups"], dtype=float).T, strict=True))
     return {
         "mixed prompts": float(columns["mixed"].sum() / columns["prompts"].sum()),
@@ -113,8 +110,6 @@ def group_sums(run: Run) -> dict[str, float]:
 
 def weight_by_level(run: Run) -> dict[int, tuple[float, float]]:
     """By level, in the first third of the training: pass rate and realised weight w = E[s f / n] / (p (1 - p))."""
-    from cell import GROUP_COLUMNS
-
     table = np.array(run["groups"], dtype=float)
     columns = dict(zip(GROUP_COLUMNS, table[table[:, 0] == 0].T, strict=True))
     found = {}

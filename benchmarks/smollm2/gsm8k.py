@@ -20,6 +20,7 @@ from report import ARMS, cost_table, interval, signal_table, signed, table
 from run import RECIPES, ROOT
 from summary import accuracy, signal_difference, values
 
+from adaroll_trl.files import write_json
 from adaroll_trl.tasks.gsm8k import GSM8K
 
 RESULTS = ROOT / "docs" / "results" / "smollm2_gsm8k"
@@ -74,7 +75,7 @@ def about(options: argparse.Namespace) -> dict[str, Any]:
 
 def pass_rates(options: argparse.Namespace) -> dict[str, Any]:
     """Right completions of each drawn problem. The problems are sampled and kept in chunks."""
-    from training import HeldOut, read_json, write_json
+    from training import HeldOut, read_json
 
     from adaroll_trl.evaluation.models import load_model
 
@@ -136,8 +137,6 @@ def train(arm: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def part(name: str, options: argparse.Namespace) -> None:
     """Do one part, unless it is stored."""
-    from training import write_json
-
     path = options.results / f"{name}.json"
     if not path.exists():
         write_json(path, pass_rates(options) if name == "pass_rates" else train(name, options))

@@ -20,6 +20,8 @@ from pathlib import Path
 
 from report import write_report
 
+from adaroll_trl.files import write_json
+
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes" / "smollm2-135m-instruct" / "arithmetic"
 RESULTS = ROOT / "docs" / "results" / "smollm2_arithmetic"
@@ -49,7 +51,7 @@ def run_names(seeds: Sequence[int]) -> list[str]:
 
 def run_one(name: str, options: argparse.Namespace) -> None:
     """One run in this process; its file is written when it is through."""
-    from training import HeldOut, run_recipe, where_and_when, write_json
+    from training import HeldOut, run_recipe, where_and_when
 
     from adaroll_trl.evaluation.models import load_model
     from adaroll_trl.tasks import get_task

@@ -21,6 +21,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from adaroll_trl.evaluation.generation import sample_completions
+from adaroll_trl.files import write_json
 from adaroll_trl.tasks import Task, get_task
 from adaroll_trl.training.arguments import parse
 from adaroll_trl.training.run import build_trainer
@@ -182,14 +183,6 @@ def where_and_when() -> dict[str, str]:
         "machine": f"{platform.machine()}, {cores} CPU cores, {threads} thread",
         "date": datetime.date.today().isoformat(),
     }
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write at one stroke, so that a file is either there in full or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
-    partial.replace(path)
 
 
 def run_recipe(
