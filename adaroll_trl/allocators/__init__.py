@@ -8,7 +8,7 @@ from typing import Any
 
 from ..utilities import Utility, UtilityFunction, make_utility
 from .adaroll import AdaRollAllocator
-from .base import AllocationState, Allocator
+from .base import AllocationState, Allocator, RolloutStream
 from .cero import CeroAllocator
 from .dars import DarsAllocator
 from .hora import HoraAllocator
@@ -119,6 +119,11 @@ def allocator_class(name: str) -> type[Allocator] | None:
     return _CLASSES.get(name)
 
 
+def streaming_allocators() -> tuple[str, ...]:
+    """The names of those that can decide rollout by rollout while others are in flight (`Allocator.stream`)."""
+    return tuple(name for name, cls in _CLASSES.items() if cls.streams)
+
+
 def maximises_utility(name: str) -> bool:
     """Whether the allocator of that name maximises the `utility` that it is given; the others have aims of their own.
 
@@ -134,10 +139,12 @@ __all__ = [
     "ALLOCATOR_NAMES",
     "AllocationState",
     "Allocator",
+    "RolloutStream",
     "allocator_class",
     "check_own_options",
     "check_own_values",
     "make_allocator",
     "maximises_utility",
     "own_options",
+    "streaming_allocators",
 ]

@@ -74,17 +74,35 @@ class AllocationState:
         return [str(key) for key in (range(self.num_prompts) if self.prompt_ids is None else self.prompt_ids)]
 
 
+class RolloutStream(ABC):
+    """Decides a batch rollout by rollout while others are in flight.
+
+    The engine asks for the next request whenever it has room, and reports every rollout when it has ended and was
+    scored. Rollouts end in any order. After `budget` calls of `next_prompt` every prompt has its minimum and none more
+    than its maximum.
+    """
+
+    @abstractmethod
+    def next_prompt(self) -> int:
+        """The prompt of the next request, which is in flight from now on. Called exactly `budget` times."""
+
+    @abstractmethod
+    def record(self, prompt: int, success: bool | None) -> None:
+        """A rollout of `prompt` has ended. None: it got no reward, and tells nothing, but is no longer in flight."""
+
+
 class Allocator(ABC):
     """Decides how many rollouts each prompt of a generation batch gets next.
 
-    Subclasses implement `allocate`. An allocator that keeps state over steps also implements `state_dict` and
-    `load_state_dict`; the trainer stores it in the checkpoint.
+    Subclasses implement `allocate`, and `stream` where `streams` is True. An allocator that keeps state over steps
+    also implements `state_dict` and `load_state_dict`; the trainer stores it in the checkpoint.
     """
 
     name: str
     largest_group: int | None = None  # the most rollouts a prompt that it can plan for; None: any number
     reads_rounds: bool = True  # whether the user's `rounds` has an effect on it
     needs_beliefs: bool = False  # whether it tells prompts apart by carried beliefs alone, before the first rollout
+    streams: bool = False  # whether `stream` works: it can decide while rollouts are pending
 
     def num_rounds(self, num_prompts: int, budget: int, rounds: int, min_rollouts: int) -> int:
         """Rounds that it wants for `budget` rollouts over `num_prompts` prompts; `rounds` is the user's wish."""
@@ -98,6 +116,26 @@ class Allocator(ABC):
         multiple of `state.multiple_of`, and equal to `rollouts_left` when `rounds_left` is 1. (`rollouts_left` itself
         must be such a multiple.)
         """
+
+    def stream(self, state: AllocationState, budget: int, in_flight: int) -> RolloutStream:
+        """Start to spend `budget` rollouts one by one on the prompts of `state`.
+
+        Args:
+            state (`AllocationState`): its `multiple_of` plays no part, `min_rollouts` and `max_rollouts` bind at the
+                end, as for `allocate`.
+            budget (`int`): at least 1.
+            in_flight (`int`): the most rollouts that are pending at once; at least 1.
+
+        Raises:
+            ValueError: if this allocator decides in rounds only.
+        """
+        from . import streaming_allocators  # the list of all allocators is made from this module
+
+        raise ValueError(
+            f"allocator={self.name!r} cannot stream: it decides after the outcomes of a whole round, and in a stream "
+            f"some rollouts are always pending. These can: {', '.join(streaming_allocators())}. Use one of them, or "
+            "keep this one and generate in rounds."
+        )
 
     def observe(self, state: AllocationState) -> None:  # noqa: B027 (nothing to learn is the usual case)
         """A batch is over: `state` has all its outcomes, and the beliefs from before it. Called once, then."""

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from ..values import number
-from .base import AllocationState, Allocator
+from .base import AllocationState
 from .integers import FloatArray, IntArray, bounds, round_wishes, water_level
+from .planned import PlannedStreams
 
 _LEAST_SHARE = 1e-12  # a prompt's price is not less than this share of its value
 
 
-class CeroAllocator(Allocator):
+class CeroAllocator(PlannedStreams):
     """CERO, cross-epoch adaptive rollout optimisation (Jiang, Wang and Zong, arXiv 2606.05606).
 
     **Problem.** Prompt i has the value v_i = E[p (1 - p)] = a b / ((a + b) (a + b + 1)) under its belief Beta(a, b).

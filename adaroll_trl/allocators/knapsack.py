@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..values import integer
-from .base import AllocationState, Allocator
+from .base import AllocationState
 from .integers import FloatArray, IntArray, bounds, greedy, raise_minimum
+from .planned import PlannedStreams
 
 
-class KnapsackAllocator(Allocator):
+class KnapsackAllocator(PlannedStreams):
     """Knapsack RL (Li et al., arXiv 2509.25849): a prompt of pass rate p with N rollouts is worth
 
         V(N) = (1 - p^N - (1 - p)^N)  p (1 - p)^2,        N from 2 to `largest`

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import AllocationState, Allocator
+from .base import AllocationState
 from .integers import bounds, level
+from .planned import PlannedStreams
 
 
-class UniformAllocator(Allocator):
+class UniformAllocator(PlannedStreams):
     """Plain GRPO: all of the budget in one round, the same for each prompt.
 
     Where the rollouts left do not divide evenly, prompts with the fewest rollouts so far come first.

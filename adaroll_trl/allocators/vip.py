@@ -9,15 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..values import choice, integer, number
-from .base import AllocationState, Allocator
+from .base import AllocationState
 from .integers import FloatArray, IntArray, bounds, greedy, raise_minimum, water_level
 from .pass_rates import PassRateProcess
+from .planned import PlannedStreams
 
 _LARGEST_MEMORY = 10_000  # a decision then takes matrices of 0.8 GB, and minutes
 _DIGITS = (-12.0, 24.0)  # powers of ten between which 1 / x is looked for, for a_i of at most 1
 
 
-class VIPAllocator(Allocator):
+class VIPAllocator(PlannedStreams):
     """VIP (Nguyen et al., arXiv 2602.01601): minimise the variance of the batch's gradient estimate.
 
     With a_i = p_i (1 - p_i), a batch of groups of n_i rollouts has variance proportional to
