@@ -33,7 +33,7 @@ from .allocators import Allocator
 from .batch import GenerationBatch, OwnRollouts, Round
 from .beliefs import Beliefs, prompt_key
 from .calibration import Calibration
-from .checkpoint import STATE_FILE, load_state, save_state
+from .checkpoint import STATE_FILE, checkpoint_to_resume, load_state, naming_state_file, save_state
 from .checks import (
     advice_on_options,
     check_call,
@@ -54,6 +54,7 @@ from .model_card import PAPER_CITATION, PAPER_TITLE, complete_model_card
 from .planner import Decision, RolloutPlanner
 from .priors import pass_rates
 from .rounds import append_logs, merge_metrics, merge_outputs, replace_last, scratch_logs
+from .scoring import checked_rewards, raise_reward_errors
 from .vllm import kept_awake
 from .weighting import PromptWeighting
 
@@ -247,7 +248,9 @@ class AdaRollMixin(_Base):
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> torch.Tensor:
-        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        with checked_rewards(self) as errors:
+            rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        raise_reward_errors(rewards, self.reward_func_names, errors, self.accelerator.process_index)
         if self._round is not None:
             self._round.rewards = rewards
             self._hold_metrics()
@@ -344,10 +347,24 @@ class AdaRollMixin(_Base):
             grpo = ("GRPO", GRPOTrainer._paper["citation"])
             complete_model_card(Path(self.args.output_dir) / "README.md", [grpo])
 
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Train as TRL does; `resume_from_checkpoint=True` takes the newest checkpoint that was saved to its end."""
+        output_dir = self.args.output_dir
+        checkpoint = self._from_main(lambda: checkpoint_to_resume(output_dir, resume_from_checkpoint, self._warn))
+        return super().train(checkpoint, *args, **kwargs)
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if self.args.should_save:
+            name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            save_state(os.path.join(self._get_output_dir(trial=trial), name), self._state_to_save())
         super()._save_checkpoint(model, trial)
-        if not self.args.should_save:
-            return
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        # The last that all processes write: what the main one writes next tells that the checkpoint is whole
+        self.accelerator.wait_for_everyone()
+
+    def _state_to_save(self) -> dict[str, Any]:
         # A batch that is not used up is generated again on resume, and its rollouts are counted then
         partly_used = self._step % (self.args.steps_per_generation * self.num_iterations) != 0
         state = {
@@ -358,8 +375,7 @@ class AdaRollMixin(_Base):
         }
         if self._beliefs.prior_fit is not None:
             state["prior"] = self._beliefs.prior_fit.state_dict(before_last_update=partly_used)
-        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        save_state(os.path.join(self._get_output_dir(trial=trial), name), state)
+        return state
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -367,16 +383,20 @@ class AdaRollMixin(_Base):
             return
         state = self._from_main(lambda: load_state(checkpoint))  # the folder may be on one machine only
         if state is not None:
-            self._beliefs.load_state_dict(state["beliefs"])
-            self.allocator.load_state_dict(state["allocator"])
-            if "weighting" in state:
-                self._weighting.load_state_dict(state["weighting"])
-            if "calibration" in state:
-                self._calibration.load_state_dict(state["calibration"])
-            if self._beliefs.prior_fit is not None:
-                self._beliefs.prior_fit.load_state_dict(state.get("prior", {}))
+            with naming_state_file(checkpoint):
+                self._restore(state)
         elif self._beliefs.decay > 0:
             self._warn(f"{checkpoint} has no {STATE_FILE}: every prompt's belief starts at the prior.")
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._beliefs.load_state_dict(state["beliefs"])
+        self.allocator.load_state_dict(state["allocator"])
+        if "weighting" in state:
+            self._weighting.load_state_dict(state["weighting"])
+        if "calibration" in state:
+            self._calibration.load_state_dict(state["calibration"])
+        if self._beliefs.prior_fit is not None:
+            self._beliefs.prior_fit.load_state_dict(state.get("prior", {}))
 
 
 class AdaRollGRPOTrainer(AdaRollMixin, GRPOTrainer):

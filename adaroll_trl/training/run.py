@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, GRPOTrainer, ModelConfig, get_peft_config, get_quantization_config
 
+from ..checkpoint import checkpoint_to_resume
 from ..config import AdaRollGRPOConfig
 from ..trainer import AdaRollGRPOTrainer
 from .arguments import TrainArguments, parse
@@ -90,25 +90,13 @@ def train(run: Run) -> None:
 
 
 def find_checkpoint(config: GRPOConfig) -> str | None:
-    """The folder to resume from, given or the newest in `output_dir` ("true"); None for a fresh start.
+    """The folder to resume from, given or the newest complete one in `output_dir` ("true"); None for a fresh start.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is none, or it is not complete.
     """
-    given: Any = config.resume_from_checkpoint
-    words = {"true": True, "false": False, "": False}  # a command line has only text
-    chosen = words.get(given.lower(), given) if isinstance(given, str) else given
-    if chosen is None or chosen is False:
-        return None
-    if chosen is True:
-        folder = str(config.output_dir)
-        found = get_last_checkpoint(folder) if os.path.isdir(folder) else None
-        if found is None:
-            raise ValueError(f"resume_from_checkpoint={given!r}: output_dir={folder!r} has no checkpoint.")
-        return str(found)
-    if not os.path.isdir(chosen):
-        raise ValueError(f"resume_from_checkpoint={given!r}: there is no such folder. 'true' takes the newest.")
-    return str(chosen)
+    wanted: Any = config.resume_from_checkpoint
+    return checkpoint_to_resume(str(config.output_dir), wanted, lambda text: warnings.warn(text, stacklevel=2))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
