@@ -168,6 +168,16 @@ def _aligned(entries: Sequence[list[Any]], rounds: Sequence[Round]) -> list[Any]
     return filled
 
 
+_TABLE_COLUMNS = ("group", "group_size", "round", "belief_mean")  # of `GenerationBatch.table_columns`
+
+
+def pad_columns(extra: dict[str, Any], rows: int) -> None:
+    """Rows without an allocation, those of an evaluation: None, so that the columns stay in step with the others."""
+    for name in _TABLE_COLUMNS:
+        if name in extra:
+            extra[name].extend([None] * rows)
+
+
 def replace_last(entries: deque[float], values: Sequence[float]) -> None:
     """Overwrite the newest `len(values)` entries."""
     for _ in range(min(len(values), len(entries))):

@@ -33,6 +33,8 @@ from .allocators import Allocator
 from .batch import GenerationBatch, OwnRollouts, Round
 from .beliefs import Beliefs, prompt_key
 from .calibration import Calibration
+from .callbacks import add_default_callbacks
+from .callbacks.events import tell
 from .checkpoint import STATE_FILE, checkpoint_to_resume, load_state, naming_state_file, save_state
 from .checks import (
     advice_on_options,
@@ -53,7 +55,7 @@ from .metrics import SuccessSignal, adaroll_metrics, reward_metrics, tally
 from .model_card import PAPER_CITATION, PAPER_TITLE, complete_model_card
 from .planner import Decision, RolloutPlanner
 from .priors import pass_rates
-from .rounds import append_logs, merge_metrics, merge_outputs, replace_last, scratch_logs
+from .rounds import append_logs, merge_metrics, merge_outputs, pad_columns, replace_last, scratch_logs
 from .scoring import checked_rewards, raise_reward_errors
 from .vllm import kept_awake
 from .weighting import PromptWeighting
@@ -116,6 +118,7 @@ class AdaRollMixin(_Base):
         self._held_metrics: dict[str, list[float]] = {}
         self._allocator_before: Callable[[], dict[str, Any]] = dict
         self._weighting_before: dict[str, Any] = {}
+        add_default_callbacks(self)
 
     @property
     def allocator(self) -> Allocator:
@@ -145,7 +148,9 @@ class AdaRollMixin(_Base):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not self.model.training:
-            return super()._generate_and_score_completions(inputs)
+            output = super()._generate_and_score_completions(inputs)
+            pad_columns(self._logs["extra"], len(inputs) * self.accelerator.num_processes)
+            return output
         batch = self._start_batch(inputs)
         with kept_awake(self, batch.rounds_left):
             while batch.left > 0:
@@ -220,6 +225,7 @@ class AdaRollMixin(_Base):
     def _run_round(self, batch: GenerationBatch, decision: Decision) -> None:
         round_ = batch.plan_round(decision.counts, self.accelerator.process_index, self.accelerator.num_processes)
         rows = batch.rows_of(round_)
+        tell(self, "on_round_begin", batch)
         with self._recording(round_, is_last=round_.rows == batch.left):
             round_.output = super()._generate_and_score_completions(rows)
         check_completions(len(rows), len(round_.output["completion_ids"]), self.rollout_func is not None)
@@ -280,6 +286,7 @@ class AdaRollMixin(_Base):
         self._log_batch(batch, rewards_per_func, advantages, std, group_ids)
         self._beliefs.update(batch.keys, batch.successes, batch.failures, batch.pass_rates)
         self._from_main(lambda: self._planner.observe(batch))
+        tell(self, "on_batch_end", batch)
         self.last_batch = batch.own_rollouts(output)
         return output
 

@@ -1,0 +1,30 @@
+"""Callbacks that follow the allocation while a run trains.
+
+`RoundProgressCallback` and `AdviceCallback` are in every AdaRoll trainer; `trainer.remove_callback(AdviceCallback)`
+takes one out. The others are added: `trainer.add_callback(AllocationTableCallback())`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .advice import AdviceCallback
+from .events import AllocationCallback, RoundProgressCallback
+from .histograms import HistogramCallback
+from .table import AllocationTableCallback
+
+__all__ = [
+    "AdviceCallback",
+    "AllocationCallback",
+    "AllocationTableCallback",
+    "HistogramCallback",
+    "RoundProgressCallback",
+    "add_default_callbacks",
+]
+
+
+def add_default_callbacks(trainer: Any) -> None:
+    """Add those that every AdaRoll trainer has, unless it was given one of the kind."""
+    for kind in (RoundProgressCallback, AdviceCallback):
+        if not any(isinstance(callback, kind) for callback in trainer.callback_handler.callbacks):
+            trainer.add_callback(kind())
