@@ -114,8 +114,9 @@ class AdviceCallback(AllocationCallback):
         return (
             f"{what} of the last {self._prompts:.0f} prompts reached {at}, though rewards differ: their mean is "
             f"{reward:.3g}, with a standard deviation of {spread:.3g}. Rollouts are allocated by successes and "
-            fXX rollouts reach and bad ones do not, or set `success_reward` to the reward function that tells them "
-            "apart."
+            f"failures, so every prompt looks alike and nothing is adapted. {turn} `success_threshold` to a value "
+            "that good rollouts reach and bad ones do not, or set `success_reward` to the reward function that tells "
+            "them apart."
         )
 
     def _signal(self) -> Iterator[tuple[str, str]]:
@@ -161,8 +162,8 @@ class AdviceCallback(AllocationCallback):
             yield (
                 "calibration",
                 f"The prior disagrees with outcomes: {differ}. {why}. Set `prior_source='empirical_bayes'`, which "
-                "fits the prior to the outcomes, or `prior_alpha` and `prior_beta` so that alpha / (alpha + beta) is about "
-                f"{realised:.2f}.",
+                "fits the prior to the outcomes, or `prior_alpha` and `prior_beta` so that alpha / (alpha + beta) is "
+                f"about {realised:.2f}.",
             )
 
     def _one_prompt(self, args: Any) -> Iterator[tuple[str, str]]:
@@ -175,9 +176,9 @@ class AdviceCallback(AllocationCallback):
             yield (
                 "one prompt",
                 f"One prompt takes {share:.0%} of a batch's rollouts on average ({largest:.0f} of "
-                f"{mean * prompts:.0f}; an equal share is {mean:.0f}). The update then leans on that prompt, and the others go short. Lower "
-                f"`max_rollouts` (now {getattr(args, 'max_rollouts', None)}), or use a utility that saturates, such "
-                "as 'mixed' or 'std'.",
+                f"{mean * prompts:.0f}; an equal share is {mean:.0f}). The update then leans on that prompt, and the "
+                f"others go short. Lower `max_rollouts` (now {getattr(args, 'max_rollouts', None)}), or use a utility "
+                "that saturates, such as 'mixed' or 'std'.",
             )
 
     def _time(self) -> Iterator[tuple[str, str]]:
