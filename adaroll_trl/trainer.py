@@ -29,6 +29,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
 from .advantages import group_advantages, group_masses, unscaled, weighted_rewards
+from .agreement import check_agreement
 from .allocators import Allocator
 from .batch import GenerationBatch, OwnRollouts, Round
 from .beliefs import Beliefs, prompt_key
@@ -56,7 +57,7 @@ from .model_card import PAPER_CITATION, PAPER_TITLE, complete_model_card
 from .planner import Decision, RolloutPlanner
 from .priors import pass_rates
 from .rounds import append_logs, merge_metrics, merge_outputs, pad_columns, replace_last, scratch_logs
-from .scoring import checked_rewards, raise_reward_errors
+from .user_functions import checked_rewards, checked_rollouts, raise_reward_errors
 from .vllm import kept_awake
 from .weighting import PromptWeighting
 
@@ -95,6 +96,9 @@ class AdaRollMixin(_Base):
         super().__init__(*args, **kwargs)
         check_trainer(self)
         options = self.adaroll = options_of(self.args)
+        check_agreement(self)
+        if self.rollout_func is not None:
+            self.rollout_func = checked_rollouts(self.rollout_func)
         if ignored := ignored_options(options, AdaRollOptions()):
             self._warn(ignored)
         for advice in advice_on_options(options, AdaRollOptions()):

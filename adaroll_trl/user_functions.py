@@ -1,4 +1,4 @@
-"""Rewards that cannot be: found where a reward function returns them, and told on every process.
+"""What a user's functions return, checked where they return it: rewards, and rollouts of a `rollout_func`.
 
 TRL gathers the rewards of all processes in one collective. A reward function that fails on one process alone would
 leave the others waiting in it until that process has died, or (on a caught error) until the process group times out.
@@ -11,12 +11,14 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from accelerate.utils import gather_object
+
+from .checks import check_completions
 
 _LARGEST = float(torch.finfo(torch.float32).max)
 
@@ -127,3 +129,28 @@ def _reward(name: str, value: Any, place: int, rows: int) -> float:
             "must be a finite number, or None where there is none."
         )
     return number
+
+
+def checked_rollouts(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A `rollout_func` that returns a dict with one completion of at least one token for each prompt, or raises."""
+
+    @functools.wraps(function)
+    def generate(prompts: list[Any], *args: Any, **kwargs: Any) -> Any:
+        output = function(prompts, *args, **kwargs)
+        if not isinstance(output, Mapping):
+            raise TypeError(
+                f"The `rollout_func` returned {repr(output)[:200]}: it must return a dict with prompt_ids, "
+                "completion_ids and logprobs."
+            )
+        if "completion_ids" in output:  # TRL says what is missing
+            completions = output["completion_ids"]
+            check_completions(len(prompts), len(completions), has_rollout_func=True)
+            empty = [place for place, tokens in enumerate(completions) if len(tokens) == 0]
+            if empty:
+                raise ValueError(
+                    f"The `rollout_func` returned a completion without tokens for prompt {empty[0] + 1} of "
+                    f"{len(prompts)}: return the end-of-sequence token at least."
+                )
+        return output
+
+    return generate
