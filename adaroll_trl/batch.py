@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,8 @@ class Round:
         rewards (`torch.Tensor` of shape (rows over all ranks, reward functions)): gathered rewards.
         output (`dict`): what TRL's method returned on this rank.
         metrics, logs (`dict`): what TRL added to the trainer's `_metrics["train"]` and `_logs`.
+        samples (int array of shape (rows over all ranks,), *optional*): of a stream, how many rollouts of its prompt
+            were started before each row.
     """
 
     group_ids: NDArray[np.int64]
@@ -39,10 +41,16 @@ class Round:
     output: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     logs: dict[str, Any] = field(default_factory=dict)
+    samples: NDArray[np.int64] | None = None
 
     @property
     def rows(self) -> int:
         return len(self.group_ids)
+
+    @property
+    def own_group_ids(self) -> NDArray[np.int64]:
+        """The prompts of this rank's rows."""
+        return self.group_ids[self.local]
 
 
 _TOKENS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "tool_mask")
@@ -88,6 +96,15 @@ def deal(counts: NDArray[np.int64], lengths: NDArray[np.int64], loads: NDArray[n
     dealt = np.empty_like(hands)
     dealt[by_load] = hands
     return dealt.ravel()
+
+
+def tally(
+    outcomes: NDArray[np.float64], group_ids: NDArray[np.int64], num_prompts: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Successes and failures of each prompt; rollouts without reward count as neither."""
+    successes = np.bincount(group_ids[outcomes == 1], minlength=num_prompts)
+    failures = np.bincount(group_ids[outcomes == 0], minlength=num_prompts)
+    return successes.astype(np.float64), failures.astype(np.float64)
 
 
 def _prompt_length(row: Mapping[str, Any]) -> int:
@@ -158,8 +175,12 @@ class GenerationBatch:
         return Round(group_ids, self.belief_means[group_ids], slice(rank * share, (rank + 1) * share))
 
     def rows_of(self, round_: Round) -> list[dict[str, Any]]:
-        """This rank's rows of a round. TRL and environments write into them, so each rollout has its own."""
-        rows = [deepcopy(self.rows[index]) for index in round_.group_ids[round_.local]]
+        """This rank's rows of a round."""
+        return self.copies(round_.own_group_ids)
+
+    def copies(self, prompts: Iterable[int]) -> list[dict[str, Any]]:
+        """A row for each rollout of these prompts: TRL and environments write into them."""
+        rows = [deepcopy(self.rows[index]) for index in prompts]
         if not any(row.get("images") or row.get("image") is not None for row in rows):
             for row in rows:
                 if "image" in row or "images" in row:
@@ -176,9 +197,20 @@ class GenerationBatch:
         self.left -= round_.rows
         self.rounds_left -= 1
 
+    def first_outcomes(self, min_rollouts: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Successes and failures of each prompt among rollouts that were asked for whatever its outcomes: (n,) each.
+
+        Those of the first round; of a stream, each prompt's first `min_rollouts`, or its first.
+        """
+        first = self.rounds[0]
+        if first.samples is None:
+            return first.successes, first.failures
+        early = first.samples < max(1, min_rollouts)
+        return tally(first.outcomes[early], first.group_ids[early], self.num_prompts)
+
     def own_rollouts(self, output: dict[str, Any]) -> OwnRollouts:
         """This rank's rollouts, with what the trainer returns for them."""
-        group_ids = np.concatenate([round_.group_ids[round_.local] for round_ in self.rounds])
+        group_ids = np.concatenate([round_.own_group_ids for round_ in self.rounds])
         outcomes = np.concatenate([round_.outcomes[round_.local] for round_ in self.rounds])
         mixed = np.flatnonzero((self.successes > 0) & (self.failures > 0))
         tokens = {key: output[key] for key in _TOKENS if key in output}

@@ -252,7 +252,8 @@ def ignored_options(options: Any, defaults: Any) -> str | None:
     elsewhere = ":" not in options.allocator and options.allocator != "adaroll_joint"
     kind = allocator_class(options.allocator)
     unused = {
-        "rounds": kind is not None and not kind.reads_rounds,
+        "rounds": options.streaming or (kind is not None and not kind.reads_rounds),
+        "in_flight": not options.streaming,
         "block_size": elsewhere,
         "draws_per_round": elsewhere,
         "kappa": "progress" not in (options.utility, options.prompt_weighting),
@@ -262,8 +263,8 @@ def ignored_options(options: Any, defaults: Any) -> str | None:
         return None
     given = ", ".join(f"{name}={getattr(options, name)!r}" for name in ignored)
     return (
-        f"No effect with allocator={options.allocator!r} and utility={options.utility!r}: {given}. Remove it, or "
-        "choose the allocator or utility that reads it."
+        f"No effect with allocator={options.allocator!r}, utility={options.utility!r} and streaming="
+        f"{options.streaming}: {given}. Remove it, or choose what reads it."
     )
 
 

@@ -65,6 +65,20 @@ class AdaRollOptions:
             "longest completion. 1 decides everything from the beliefs before the first rollout."
         },
     )
+    streaming: bool = field(
+        default=False,
+        metadata={
+            "help": "Decide rollout by rollout inside one generation call, without rounds: when a completion ends it "
+            "is scored and the next prompt is chosen. Needs vLLM or transformers' continuous batching."
+        },
+    )
+    in_flight: int | None = field(
+        default=None,
+        metadata={
+            "help": "Only with `streaming`: requests in an engine at once. Fewer adapt better and take more engine "
+            "steps. None means 1/8 of the rollouts, as far as the engine can run that many."
+        },
+    )
     draws_per_round: int = field(
         default=1,
         metadata={
@@ -156,6 +170,10 @@ class AdaRollOptions:
             integer(name, getattr(self, name), least)
         if self.max_rollouts is not None:
             integer("max_rollouts", self.max_rollouts, 2)
+        if not isinstance(self.streaming, bool):
+            raise ValueError(f"streaming={self.streaming!r} must be True or False.")
+        if self.in_flight is not None:
+            integer("in_flight", self.in_flight, 1)
         for name in ("prior_alpha", "prior_beta", "prior_strength", "kappa"):
             value = getattr(self, name)
             if not (is_number(value) and value > 0):

@@ -52,14 +52,20 @@ class SuccessSignal:
         self._watch_range = threshold is None
         self._warn = warn
 
-    def outcomes(self, rewards_per_func: torch.Tensor) -> FloatArray:
-        """1 for a success, 0 for a failure, nan for a rollout without reward; shape (B,)."""
+    def outcomes(self, rewards_per_func: torch.Tensor, watch: bool = True) -> FloatArray:
+        """1 for a success, 0 for a failure, nan for a rollout without reward; shape (B,).
+
+        Args:
+            rewards_per_func (`torch.Tensor` of shape (B, reward functions)): nan for none.
+            watch (`bool`): whether these are enough rewards to judge by whether they look binary.
+        """
         if self._index is None:
             values = weighted_rewards(rewards_per_func, self._weights)
         else:
             values = rewards_per_func[:, self._index]
         array = values.detach().cpu().numpy().astype(np.float64)
-        self._warn_if_not_binary(array[~np.isnan(array)])
+        if watch:
+            self._warn_if_not_binary(array[~np.isnan(array)])
         # Rewards are float32: 0.7 is stored as a little less, and a weighted sum may round either way
         least = self._threshold - 1e-6 * max(1.0, abs(self._threshold))
         return np.where(np.isnan(array), np.nan, (array >= least).astype(np.float64))
@@ -78,13 +84,6 @@ class SuccessSignal:
                 "the value at or above which a rollout succeeded, or `success_reward` to a reward function that gives "
                 "0 or 1."
             )
-
-
-def tally(outcomes: FloatArray, group_ids: NDArray[np.int64], num_prompts: int) -> tuple[FloatArray, FloatArray]:
-    """Successes and failures of each prompt; rollouts without reward count as neither."""
-    successes = np.bincount(group_ids[outcomes == 1], minlength=num_prompts)
-    failures = np.bincount(group_ids[outcomes == 0], minlength=num_prompts)
-    return successes.astype(np.float64), failures.astype(np.float64)
 
 
 def reward_metrics(

@@ -5,20 +5,23 @@ Plain numpy. On several processes only the main one asks it for decisions.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from .allocators import AllocationState, Allocator, make_allocator
+from .allocators import AllocationState, Allocator, RolloutStream, make_allocator
+from .allocators.planned import PlannedStreams
 from .allocators.uniform import UniformAllocator
 from .batch import GenerationBatch
 from .checks import check_counts, check_max_rollouts, nothing_to_decide
 from .config import AdaRollOptions, load_by_path, naming_allocator_kwargs
 from .solver import lagrangian_bound
+from .streaming.loop import Ledger
 from .utilities import Utility, as_utility, expected_utility_after, make_utility
 
 
@@ -50,7 +53,8 @@ class RolloutPlanner:
         world_size: int,
         warn: Callable[[str], None],
     ) -> None:
-        self.rounds = options.rounds
+        self.rounds = 1 if options.streaming else options.rounds
+        self.streaming = options.streaming
         self.num_generations = num_generations
         self.world_size = world_size
         self.min_rollouts = min(options.min_rollouts, num_generations)
@@ -79,13 +83,20 @@ class RolloutPlanner:
         return most
 
     def num_rounds(self, num_prompts: int) -> int:
-        """Rounds for a batch: at most what was asked for, and never more than every process can take part in."""
+        """Rounds for a batch: at most what was asked for, and never more than every process can take part in.
+
+        A stream counts as one.
+        """
+        if self.streaming:
+            return 1
         budget = num_prompts * self.num_generations
         rounds = self.allocator.num_rounds(num_prompts, budget, self.rounds, self.min_rollouts)
         return max(1, min(rounds, budget // self.world_size))
 
     def has_stopping_plan(self, num_prompts: int) -> bool:
         """Whether each prompt's rollouts are decided before the first reward, or from its own outcomes alone."""
+        if self.streaming:
+            return isinstance(self.allocator, PlannedStreams)
         rounds = self.num_rounds(num_prompts)
         start = AllocationState(
             np.zeros(num_prompts),
@@ -110,18 +121,44 @@ class RolloutPlanner:
         counts = check_counts(counts, state, batch.left, batch.rounds_left, name)
         return Decision(counts, seconds, estimates)
 
+    def start_streams(
+        self, batch: GenerationBatch, parts: Sequence[range], in_flight: int
+    ) -> tuple[list[RolloutStream] | None, dict[str, float]]:
+        """Before the parts of a batch stream: who decides for each, if that is to be sent, and estimates for the log.
+
+        Only the main process knows what an allocator remembers from earlier batches. One that remembers nothing is
+        asked by each process for itself, see `ledger`, since tables are better made than sent.
+        """
+        state = self._state(batch)
+        estimates = self._estimates(batch, state)
+        if len(parts) == 1 or not self.allocator.state_dict():
+            return None, estimates
+        return [self._stream(batch, part, in_flight) for part in parts], estimates
+
+    def ledger(
+        self, batch: GenerationBatch, part: range, in_flight: int, stream: RolloutStream | None = None
+    ) -> Ledger:
+        """Who decides for one part of a batch, checked."""
+        name = getattr(self.allocator, "name", type(self.allocator).__name__)
+        stream = stream or self._stream(batch, part, in_flight)
+        return Ledger(stream, name, self._state(batch, part), part.start)
+
+    def _stream(self, batch: GenerationBatch, part: range, in_flight: int) -> RolloutStream:
+        return self.allocator.stream(self._state(batch, part), len(part) * self.num_generations, in_flight)
+
     def observe(self, batch: GenerationBatch) -> None:
         """Tell the allocator how the batch ended."""
         self.allocator.observe(self._state(batch))
 
-    def _state(self, batch: GenerationBatch) -> AllocationState:
+    def _state(self, batch: GenerationBatch, part: range | None = None) -> AllocationState:
+        own = slice(None) if part is None else slice(part.start, part.stop)
         return AllocationState(
-            batch.successes.copy(),
-            batch.failures.copy(),
-            batch.prior_alpha,
-            batch.prior_beta,
-            rollouts=batch.rollouts.copy(),
-            prompt_ids=batch.keys,
+            batch.successes[own].copy(),
+            batch.failures[own].copy(),
+            batch.prior_alpha[own],
+            batch.prior_beta[own],
+            rollouts=batch.rollouts[own].copy(),
+            prompt_ids=batch.keys[own],
             min_rollouts=self.min_rollouts,
             max_rollouts=self.max_rollouts,
             multiple_of=self.world_size,
@@ -131,8 +168,9 @@ class RolloutPlanner:
         """Utility per prompt expected before the first rollout: the allocator's, plain GRPO's, and a bound on both."""
         n = batch.num_prompts
         uniform = expected_utility_after(self.utility, self.num_generations, batch.prior_alpha, batch.prior_beta)
+        planned = math.nan if self.streaming else self.allocator.expected_utility(state, batch.left, batch.rounds_left)
         return {
-            "utility/planned": self.allocator.expected_utility(state, batch.left, batch.rounds_left) / n,
+            "utility/planned": planned / n,
             "utility/uniform": float(uniform.mean()),
             "utility/bound": self._bound(batch) / n,
         }

@@ -31,7 +31,7 @@ from trl import GRPOTrainer
 from .advantages import group_advantages, group_masses, unscaled, weighted_rewards
 from .agreement import check_agreement
 from .allocators import Allocator
-from .batch import GenerationBatch, OwnRollouts, Round
+from .batch import GenerationBatch, OwnRollouts, Round, tally
 from .beliefs import Beliefs, prompt_key
 from .calibration import Calibration
 from .callbacks import add_default_callbacks
@@ -52,11 +52,13 @@ from .checks import (
     warn_if_trl_changed,
 )
 from .config import AdaRollOptions, options_of
-from .metrics import SuccessSignal, adaroll_metrics, reward_metrics, tally
+from .metrics import SuccessSignal, adaroll_metrics, reward_metrics
 from .model_card import PAPER_CITATION, PAPER_TITLE, complete_model_card
 from .planner import Decision, RolloutPlanner
 from .priors import pass_rates
 from .rounds import append_logs, merge_metrics, merge_outputs, pad_columns, replace_last, scratch_logs
+from .streaming.checks import check_streaming
+from .streaming.seams import Hooks, StreamedBatch, parts_of_batch, requests_in_flight
 from .user_functions import checked_rewards, checked_rollouts, raise_reward_errors
 from .vllm import kept_awake
 from .weighting import PromptWeighting
@@ -106,6 +108,8 @@ class AdaRollMixin(_Base):
         group, world = self.num_generations, self.accelerator.num_processes
         prompts = self.args.generation_batch_size // group
         self._planner = RolloutPlanner(options, prompts, group, world, self._warn)
+        if options.streaming:
+            check_streaming(self, self.allocator, prompts)
         prior = (options.prior_alpha, options.prior_beta)
         self._beliefs = Beliefs(*prior, options.belief_decay, options.prior_source, options.prior_strength)
         self._calibration = Calibration()
@@ -119,6 +123,7 @@ class AdaRollMixin(_Base):
         self._check_unbiased()
         self.last_batch: OwnRollouts | None = None  # for `measure_kappa`
         self._round: Round | None = None  # the one that is running
+        self._stream: StreamedBatch | None = None  # likewise
         self._held_metrics: dict[str, list[float]] = {}
         self._allocator_before: Callable[[], dict[str, Any]] = dict
         self._weighting_before: dict[str, Any] = {}
@@ -156,9 +161,12 @@ class AdaRollMixin(_Base):
             pad_columns(self._logs["extra"], len(inputs) * self.accelerator.num_processes)
             return output
         batch = self._start_batch(inputs)
-        with kept_awake(self, batch.rounds_left):
-            while batch.left > 0:
-                self._run_round(batch, self._from_main(lambda: self._planner.decide(batch)))
+        if self.adaroll.streaming:
+            self._run_stream(batch)
+        else:
+            with kept_awake(self, batch.rounds_left):
+                while batch.left > 0:
+                    self._run_round(batch, self._from_main(lambda: self._planner.decide(batch)))
         return self._finish_batch(batch)
 
     def _start_batch(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
@@ -233,11 +241,48 @@ class AdaRollMixin(_Base):
         with self._recording(round_, is_last=round_.rows == batch.left):
             round_.output = super()._generate_and_score_completions(rows)
         check_completions(len(rows), len(round_.output["completion_ids"]), self.rollout_func is not None)
-        outcomes = self._success.outcomes(round_.rewards)
-        round_.outcomes = outcomes
-        batch.record(round_, *tally(outcomes, round_.group_ids, batch.num_prompts))
+        self._record_round(batch, round_)
         batch.seconds += decision.seconds
         batch.estimates |= decision.estimates
+
+    def _record_round(self, batch: GenerationBatch, round_: Round) -> None:
+        round_.outcomes = self._success.outcomes(round_.rewards)
+        batch.record(round_, *tally(round_.outcomes, round_.group_ids, batch.num_prompts))
+
+    # A stream instead of rounds
+
+    def _run_stream(self, batch: GenerationBatch) -> None:
+        """One generation call that decides rollout by rollout: a single round whose counts are known at its end."""
+        equal = np.full(batch.num_prompts, self.num_generations)
+        round_ = batch.plan_round(equal, self.accelerator.process_index, self.accelerator.num_processes)
+        parts = parts_of_batch(self, batch.num_prompts)
+        in_flight = requests_in_flight(self, batch.left // len(parts))
+        sent, estimates = self._from_main(lambda: self._planner.start_streams(batch, parts, in_flight))
+        batch.estimates |= estimates
+        hooks = Hooks(
+            ledger=lambda part: self._planner.ledger(
+                batch, part, in_flight, sent[parts.index(part)] if sent else None
+            ),
+            score=super()._calculate_rewards,
+            outcomes=lambda rewards: self._success.outcomes(rewards, watch=False),
+        )
+        self._stream = StreamedBatch(self, batch, round_, hooks, in_flight)
+        try:
+            with self._stream.installed(), self._recording(round_, is_last=True):
+                round_.output = super()._generate_and_score_completions(self._stream.inputs)
+            self._record_round(batch, round_)
+            batch.seconds += self._stream.seconds
+            batch.estimates |= self._stream.metrics
+        finally:
+            self._stream = None
+
+    def _generate(self, prompts: list[Any], *args: Any, **kwargs: Any) -> Any:
+        if self._stream is None:
+            return super()._generate(prompts, *args, **kwargs)
+        self._stream.prepare(prompts)
+        generated = super()._generate(prompts, *args, **kwargs)
+        self._stream.settle(prompts)
+        return generated
 
     @contextmanager
     def _recording(self, round_: Round, is_last: bool) -> Iterator[None]:
@@ -302,7 +347,7 @@ class AdaRollMixin(_Base):
             metrics = {"prior/alpha": alpha, "prior/beta": beta, "prior/mean": alpha / (alpha + beta)}
         own = (batch.prior_alpha != alpha) | (batch.prior_beta != beta)
         predicted = batch.prior_alpha / (batch.prior_alpha + batch.prior_beta)
-        scores = self._calibration.observe(predicted, batch.rounds[0].successes, batch.rounds[0].failures, own)
+        scores = self._calibration.observe(predicted, *batch.first_outcomes(self._planner.min_rollouts), own)
         return metrics | {f"calibration/{name}": value for name, value in scores.items()}
 
     def _weigh(

@@ -11,7 +11,7 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
-from adaroll_trl.allocators import AllocationState, Allocator
+from adaroll_trl.allocators import AllocationState, Allocator, RolloutStream
 from adaroll_trl.gpu_check.model import build_model_dir as build_model_dir
 from adaroll_trl.gpu_check.model import build_tokenizer as build_tokenizer
 
@@ -85,6 +85,37 @@ class RandomCounts(Allocator):
             return int(short[0])
         room = np.flatnonzero(have < (state.max_rollouts or 10**9))
         return int(self.random.choice(room))
+
+
+class Unsolved(RolloutStream):
+    """The minimum for every prompt, then always the prompt with the fewest successes, as far as its maximum."""
+
+    def __init__(self, state: AllocationState) -> None:
+        self.state = state
+        self.counts = np.zeros(state.num_prompts, dtype=np.int64)
+        self.successes = np.zeros(state.num_prompts)
+
+    def next_prompt(self) -> int:
+        short = np.flatnonzero(self.counts < self.state.min_rollouts)
+        room = np.flatnonzero(self.counts < (self.state.max_rollouts or 10**9))
+        prompt = int(short[0]) if len(short) else int(room[np.argmin(self.successes[room])])
+        self.counts[prompt] += 1
+        return prompt
+
+    def record(self, prompt: int, success: bool | None) -> None:
+        self.successes[prompt] += success is True
+
+
+class UnsolvedFirst(Allocator):
+    """Streams `Unsolved`; by name: `allocator="tests.tiny:UnsolvedFirst"`."""
+
+    name, streams = "unsolved_first", True
+
+    def allocate(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> np.ndarray:
+        raise NotImplementedError
+
+    def stream(self, state: AllocationState, budget: int, in_flight: int) -> RolloutStream:
+        return Unsolved(state)
 
 
 class RecordingTrainer(AdaRollGRPOTrainer):
