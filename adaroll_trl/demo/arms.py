@@ -11,6 +11,7 @@ import torch
 from datasets import Dataset
 from numpy.typing import NDArray
 from transformers import PrinterCallback, TrainerCallback
+from transformers.trainer import TRAINING_ARGS_NAME
 
 from .evaluation import sample_rewards
 from .problems import DemoError, ProblemSet
@@ -61,6 +62,7 @@ class _Follow(TrainerCallback):
         if state.global_step in self.at:
             accuracy = self.evaluation(kwargs["model"])
             self.held_out.append((state.global_step, accuracy))
+            state.log_history.append({"step": state.global_step, "eval_accuracy": float(accuracy.mean())})
             self.observer.on_held_out(self.arm, state.global_step, float(accuracy.mean()))
 
 
@@ -83,7 +85,9 @@ def trainer_arguments(settings: Settings, arm: str) -> dict[str, Any]:
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
-        "logging_steps": max(1, settings.steps // 50),
+        "logging_steps": max(1, settings.steps // 250),
+        "log_completions": True,  # for `adaroll report`
+        "num_completions_to_print": 0,
     }
 
 
@@ -147,4 +151,7 @@ def run_arm(
         raise DemoError(str(error)) from error
     trainer.remove_callback(PrinterCallback)
     trainer.train()
+    # What `adaroll report` reads besides the completions; there are no checkpoints that would have it
+    trainer.save_state()
+    torch.save(trainer.args, settings.output_dir / arm / TRAINING_ARGS_NAME)
     return ArmResult(arm, record.groups(), record.tokens, follow.step_seconds, follow.held_out)
