@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .priors import PriorFit
+from .values import finite_array
 
 _PROMPT_COLUMNS = ("prompt", "image", "images")
 PRIOR_STRENGTH = 4.0  # pseudo-counts that a pass rate in a data set's column is worth
@@ -166,6 +167,17 @@ class Beliefs:
         return {key: list(value) for key, value in outcomes.items() if value is not None}
 
     def load_state_dict(self, state: Mapping[str, Sequence[float]]) -> None:
-        """Restore what `state_dict` returned. With a decay of 0 nothing is remembered, whatever the state."""
-        self._outcomes = {key: (float(s), float(f)) for key, (s, f) in state.items()} if self.decay > 0 else {}
+        """Restore what `state_dict` returned. With a decay of 0 nothing is remembered, whatever the state.
+
+        Raises:
+            ValueError: for anything but two counts of at least 0 for each prompt.
+        """
+        if not isinstance(state, Mapping):
+            raise ValueError(f"beliefs must be counts by prompt, not {repr(state)[:200]}.")
+        for key, value in state.items():
+            if not (isinstance(value, (list, tuple)) and len(value) == 2):
+                raise ValueError(f"beliefs of prompt {key!r} must be 2 counts, not {repr(value)[:200]}.")
+        counts = finite_array("beliefs", list(state.values()), (None, 2)).tolist()
+        kept = self.decay > 0
+        self._outcomes = {key: (s, f) for key, (s, f) in zip(state, counts, strict=True)} if kept else {}
         self._before_last_update = {}

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .values import finite_array
+
 BINS = 10
 HALF_LIFE = 8192  # rollouts
 
@@ -77,8 +79,8 @@ class Calibration:
         return {"bins": (self._before_last_update if before_last_update else self._bins).tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self._bins = self._before_last_update = np.asarray(state["bins"], dtype=np.float64).reshape(BINS, 3)
+        """Restore what `state_dict` returned; ValueError for anything but sums."""
+        self._bins = self._before_last_update = finite_array("calibration bins", state["bins"], (BINS, 3))
 
 
 def _means(predicted: FloatArray, successes: FloatArray, failures: FloatArray) -> tuple[float, float]:

@@ -40,6 +40,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
+from .values import finite_array
+
 WINDOW = 4096  # visits
 HALF_LIFE = 1024  # visits
 STEPS_PER_DOUBLING = 8
@@ -159,8 +161,9 @@ class PriorFit:
         return {"visits": visits.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self._visits = self._before_last_update = np.asarray(state.get("visits", []), dtype=np.float64).reshape(-1, 4)
+        """Restore what `state_dict` returned; ValueError for anything but counts."""
+        visits = finite_array("prior visits", state.get("visits", []), (None, 4))
+        self._visits = self._before_last_update = visits[-WINDOW:]
 
 
 def pass_rates(column: str, values: Iterable[Any], names: Sequence[str] | None = None) -> FloatArray:

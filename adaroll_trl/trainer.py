@@ -85,6 +85,7 @@ class AdaRollMixin(_Base):
     """
 
     num_generations: Any
+    rollout_func: Any
     _logs: Any
     _signature_columns: Any
 

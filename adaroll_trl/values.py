@@ -6,6 +6,11 @@ import math
 import numbers
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_COUNTED = 2.0**53  # above it a float no longer counts one by one
+
 
 def is_number(value: Any) -> bool:
     """Whether `value` is a finite real number, and no bool."""
@@ -28,6 +33,26 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
         limit = "" if most is None else f" and at most {most:,}"
         raise ValueError(f"{name}={value!r} must be an integer of at least {least}{limit}.")
     return int(value)
+
+
+def finite_array(
+    name: str, value: Any, shape: tuple[int | None, ...], low: float = 0.0, high: float = MOST_COUNTED
+) -> NDArray[np.float64]:
+    """`value`, lists of numbers as JSON has them, as a float64 array of `shape` (None: any length) in [low, high]."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        array = np.zeros(())
+    if array.size == 0 and shape[0] is None:
+        array = np.zeros((0, *(length or 0 for length in shape[1:])))
+    wanted = " x ".join("any number" if length is None else str(length) for length in shape)
+    if array.ndim != len(shape) or any(w not in (None, n) for w, n in zip(shape, array.shape, strict=True)):
+        raise ValueError(f"{name} must be {wanted} numbers, not {repr(value)[:200]}.")
+    bad = ~((array >= low) & (array <= high))
+    if bad.any():
+        place = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(f"{name} has {array[place]} at {list(place)}: it must be a number from {low:g} to {high:g}.")
+    return array
 
 
 def choice(name: str, value: Any, choices: tuple[str, ...], path_form: str | None = None) -> str:

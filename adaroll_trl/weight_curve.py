@@ -10,6 +10,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .values import finite_array
+
 FloatArray = NDArray[np.float64]
 
 # Pass rates that stand for all: evenly spaced for the precision with which a rate can be known (arcsine of its root)
@@ -53,7 +55,9 @@ class PassRates:
         return {"density": self.density.tolist(), "believed": self._believed.tolist()}
 
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        self.density, self._believed = np.array(state["density"]), np.array(state["believed"])
+        self.density, self._believed = (
+            finite_array(f"weighting {name}", state[name], (_NODES,)) for name in ("density", "believed")
+        )
 
 
 class WeightCurve:
@@ -96,7 +100,9 @@ class WeightCurve:
         }
 
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        self._mass, self._variance, self._prompts = (np.array(state[k]) for k in ("mass", "variance", "prompts"))
+        self._mass, self._variance, self._prompts = (
+            finite_array(f"weighting {name}", state[name], (_NODES,)) for name in ("mass", "variance", "prompts")
+        )
 
 
 def fading(prompts: int) -> float:

@@ -38,6 +38,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .config import load_by_path
 from .utilities import group_mass
+from .values import finite_array
 from .weight_curve import GRID, VARIANCE, PassRates, WeightCurve, fading
 from .weights import StoppingPlan, unbiased_masses
 
@@ -165,7 +166,7 @@ class TargetWeights:
         return {"masses": self._masses.tolist()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._masses = np.array(state["masses"])
+        self._masses = finite_array("weighting masses", state["masses"], self._masses.shape)
 
 
 def even_factors(rollouts: NDArray[np.int64]) -> FloatArray:

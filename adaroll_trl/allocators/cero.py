@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..values import number
+from ..values import finite_array, integer, number
 from .base import AllocationState
 from .integers import FloatArray, IntArray, bounds, round_wishes, water_level
 from .planned import PlannedStreams
@@ -128,10 +128,12 @@ class CeroAllocator(PlannedStreams):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         state = self.known_state(state, ("price", "steps", "prompts"))
-        self.price, self.steps = state.get("price"), int(state.get("steps", 0))
+        price, prompts = state.get("price"), state.get("prompts", {})
+        records = finite_array("prompts", list(prompts.values()), (None, 3)).tolist()
+        self.price = None if price is None else number("price", price, 0.0)
+        self.steps = integer("steps", state.get("steps", 0), 0)
         self._prompts = {
-            key: (float(theta), int(given), int(visits))
-            for key, (theta, given, visits) in state.get("prompts", {}).items()
+            key: (theta, int(given), int(visits)) for key, (theta, given, visits) in zip(prompts, records, strict=True)
         }
         self._before = {}
 

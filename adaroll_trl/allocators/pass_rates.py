@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..values import MOST_COUNTED, finite_array
 from .base import AllocationState
 from .integers import FloatArray
 
@@ -93,7 +94,9 @@ class PassRateProcess:
         return {"seen": [[key, *value] for key, value in self._seen.items()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._seen = {str(key): (float(odds), float(noise)) for key, odds, noise in state.get("seen", [])}
+        seen = state.get("seen", [])
+        values = finite_array("seen", [value for _, *value in seen], (None, 2), low=-MOST_COUNTED).tolist()
+        self._seen = {str(key): (odds, noise) for (key, *_), (odds, noise) in zip(seen, values, strict=True)}
 
 
 def _log_odds(alpha: FloatArray, beta: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -57,4 +57,4 @@ class ThompsonAllocator(Allocator):
         return {"step": self.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step = int(self.known_state(state, ("step",)).get("step", 0))
+        self.step = integer("step", self.known_state(state, ("step",)).get("step", 0), 0)

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from ..utilities import Utility, UtilityFunction, as_utility
 from .index import as_int, check_prior
 from .joint_kernels import last_blocks, make_moves, solve_blocks
-from .joint_table import JointSpec, JointTable
+from .joint_table import TIE_TOLERANCE, JointSpec, JointTable
 from .memory import available_bytes, format_bytes
 from .progress import BuildProgress
 from .reductions import PairClasses, pair_classes
@@ -47,9 +47,6 @@ from .store import Arrays, TableStore
 
 __all__ = ["JointTable", "solve_joint"]
 
-TIE_TOLERANCE = {"float64": 1e-9, "float32": 1e-6}
-REDUCTIONS = ("auto", "none")
-_MOST_PROMPTS = 127  # an action is a position in an int8
 _STATES_A_TASK = 40_000  # below this, handing work to another thread costs more than it saves
 _TASKS_A_LAYER = 64  # enough to keep all threads busy to the end of a layer
 
@@ -110,7 +107,7 @@ def solve_joint(
         reductions=reductions,
         keep_values=bool(keep_values),
     )
-    _check_spec(spec)
+    spec.check()
     return _find_or_build(spec, resolved, store, progress)
 
 
@@ -125,28 +122,6 @@ def _find_or_build(spec: JointSpec, utility: Utility, store: TableStore | None, 
     # The digest stands for the utility with all its parameters: no two functions share a table, whatever their names.
     digest = hashlib.sha256(table.tobytes()).hexdigest()[:24]
     return JointTable(spec, store.get({"solver": "joint", **asdict(spec), "utility_digest": digest}, build))
-
-
-def _check_spec(spec: JointSpec) -> None:
-    n, budget, low, high = spec.num_prompts, spec.budget, spec.min_rollouts, spec.max_rollouts
-    if not 1 <= n <= _MOST_PROMPTS:
-        raise ValueError(f"num_prompts={n!r} must be 1 to {_MOST_PROMPTS}. Split a larger batch into blocks.")
-    if budget < 0:
-        raise ValueError(f"budget={budget!r} must be at least 0.")
-    if low < 0 or (high is not None and high < low):
-        raise ValueError(f"min_rollouts={low} and max_rollouts={high} must satisfy 0 <= min_rollouts <= max_rollouts.")
-    if n * low > budget:
-        raise ValueError(
-            f"budget={budget} is too small: min_rollouts={low} for each of num_prompts={n} prompts takes {n * low}."
-        )
-    if high is not None and n * high < budget:
-        raise ValueError(
-            f"budget={budget} cannot be spent: max_rollouts={high} for num_prompts={n} prompts admits {n * high}."
-        )
-    if spec.dtype not in TIE_TOLERANCE:
-        raise ValueError(f"dtype={spec.dtype!r} must be one of {', '.join(TIE_TOLERANCE)}.")
-    if spec.reductions not in REDUCTIONS:
-        raise ValueError(f"reductions={spec.reductions!r} must be one of {', '.join(REDUCTIONS)}.")
 
 
 def _choose_classes(spec: JointSpec, table: NDArray[np.float64]) -> tuple[PairClasses, NDArray[np.float64]]:

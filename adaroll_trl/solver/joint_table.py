@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .states import StateSpace
+from .index import check_prior, whole_number
+from .memory import available_bytes, format_bytes
+from .states import StateSpace, count_profiles
 from .store import Arrays, TableFileError, read_table, write_table
 
 # What a state's action is where no unsettled prompt is as good as a settled one. Other actions are the position of a
 # prompt in `StateSpace.order`, or ~position where a settled prompt does as well.
 ONLY_SETTLED = -128
+TIE_TOLERANCE = {"float64": 1e-9, "float32": 1e-6}
+REDUCTIONS = ("auto", "none")
+MOST_PROMPTS = 127  # an action is a position in an int8
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,31 @@ class JointSpec:
         """The maximum of rollouts of one prompt, as a number."""
         return self.budget if self.max_rollouts is None else min(self.max_rollouts, self.budget)
 
+    def check(self) -> None:
+        """Raise `ValueError` for the first number that is out of range, or bounds that the budget cannot meet."""
+        n, budget, low, high = self.num_prompts, self.budget, self.min_rollouts, self.max_rollouts
+        if not 1 <= n <= MOST_PROMPTS:
+            raise ValueError(f"num_prompts={n!r} must be 1 to {MOST_PROMPTS}. Split a larger batch into blocks.")
+        if budget < 0:
+            raise ValueError(f"budget={budget!r} must be at least 0.")
+        if low < 0 or (high is not None and high < low):
+            raise ValueError(
+                f"min_rollouts={low} and max_rollouts={high} must satisfy 0 <= min_rollouts <= max_rollouts."
+            )
+        if n * low > budget:
+            raise ValueError(
+                f"budget={budget} is too small: min_rollouts={low} for each of num_prompts={n} prompts takes "
+                f"{n * low}."
+            )
+        if high is not None and n * high < budget:
+            raise ValueError(
+                f"budget={budget} cannot be spent: max_rollouts={high} for num_prompts={n} prompts admits {n * high}."
+            )
+        if self.dtype not in TIE_TOLERANCE:
+            raise ValueError(f"dtype={self.dtype!r} must be one of {', '.join(TIE_TOLERANCE)}.")
+        if self.reductions not in REDUCTIONS:
+            raise ValueError(f"reductions={self.reductions!r} must be one of {', '.join(REDUCTIONS)}.")
+
 
 class JointTable:
     """An exact policy: the best next prompt in every state of a batch. Made by `solve_joint` or `JointTable.load`.
@@ -54,6 +84,7 @@ class JointTable:
         self.utility, self.prior = spec.utility, spec.prior
         self.min_rollouts, self.max_rollouts = spec.min_rollouts, spec.max_rollouts
         self.dtype, self.reductions, self.keep_values = spec.dtype, spec.reductions, spec.keep_values
+        _check_arrays(spec, arrays)
         self._arrays = arrays
         min_settled, lumps, settles = (int(x) for x in arrays["found"])
         width = np.asarray(arrays["width"])
@@ -187,6 +218,59 @@ class JointTable:
         key, arrays = read_table(path)
         try:
             fields = {name: key[name] for name in JointSpec.__dataclass_fields__}
-            return cls(JointSpec(**{**fields, "prior": tuple(fields["prior"])}), arrays)
-        except (KeyError, TableFileError) as error:
+            spec = JointSpec(**{**fields, "prior": check_prior(fields["prior"])})
+            whole = (
+                "num_prompts",
+                "budget",
+                "min_rollouts",
+                *(["max_rollouts"] if spec.max_rollouts is not None else []),
+            )
+            for name in whole:
+                whole_number(name, fields[name], 0)
+            spec.check()
+            return cls(spec, arrays)
+        except (KeyError, ValueError, TypeError, TableFileError) as error:
             raise TableFileError(f"{path} does not hold a joint table: {error}") from error
+
+
+def _check_arrays(spec: JointSpec, arrays: Arrays) -> None:
+    """Raise `TableFileError` where no solver of `spec` can have written these arrays.
+
+    They decide how large the layout of the states gets and are looked up with each other's entries, so this comes
+    before anything is made of them.
+    """
+    shapes: dict[str, tuple[int, ...]] = {
+        "width": (spec.budget + 1,),
+        "class_of": (spec.budget + 1, spec.budget + 1),
+        "utility": (spec.budget + 1, spec.budget + 1),
+        "found": (3,),
+        "value": (1,),
+    }
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise TableFileError(f"{name} has shape {arrays[name].shape} where {shape} belongs to {spec}.")
+    width, class_of, (min_settled, _, _) = arrays["width"], arrays["class_of"], arrays["found"]
+    actions, values = arrays["actions"], arrays["values"]
+    sizes = np.minimum(np.add.outer(np.arange(spec.budget + 1), np.arange(spec.budget + 1)), spec.budget)
+    problem = None
+    if not all(array.dtype.kind == "i" for array in (width, class_of, actions, arrays["found"])):
+        problem = "width, class_of, actions or found is not of whole numbers"
+    elif width.min() < 0 or (width > np.arange(1, spec.budget + 2)).any() or not 0 < min_settled <= spec.budget + 1:
+        problem = "width or found is out of range"
+    elif class_of.min() < -1 or (class_of >= np.maximum(width[sizes], 1)).any():
+        problem = "class_of is out of range"
+    elif (
+        actions.ndim != 1
+        or ((actions >= spec.num_prompts) | ((actions < -spec.num_prompts) & (actions != ONLY_SETTLED))).any()
+    ):
+        problem = "an action is out of range"
+    elif len(values) != (len(actions) if spec.keep_values else 0) or not np.isfinite(arrays["value"]).all():
+        problem = "values or value is out of range"
+    if problem:
+        raise TableFileError(f"{problem}: no table for {spec}.")
+    available = available_bytes()
+    layout = (100 + 8 * spec.num_prompts) * float(count_profiles(width, spec.num_prompts, int(min_settled))[-1])
+    if available is not None and layout > available:
+        raise TableFileError(
+            f"the layout of {spec} takes {format_bytes(layout)}; {format_bytes(available)} are available."
+        )

@@ -8,7 +8,9 @@ A file is
 
 so that `head -2` shows what a table is, and its arrays are mapped into memory instead of read. `key` holds everything
 that the table depends on; the file's name is a hash of it. Both checksums are verified whenever a file is opened, big
-or small: CRC-32 runs at about a gigabyte a second, far faster than any table is solved.
+or small: CRC-32 runs at about a gigabyte a second, far faster than any table is solved. A checksum says nothing of
+who wrote the file, so what the header claims is checked too: arrays are of plain numbers and lie within the file, and
+nothing that is read from it runs code, or takes memory beyond it.
 
 A file is written under a temporary name in the same folder and renamed, so that it exists whole or not at all. While
 one process builds a table it holds a lock (`flock`) beside it and the others wait; the system drops the lock when its
@@ -23,7 +25,9 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
+import re
 import secrets
 import warnings
 import zlib
@@ -44,6 +48,7 @@ CACHE_DIR_VARIABLE = "ADAROLL_CACHE_DIR"
 _MAGIC = b"adaroll_trl-table"
 _ALIGNMENT = 64
 _LONGEST_LINE = 1 << 20
+_PLAIN_NUMBERS = re.compile(r"[<>|][biuf][1248]")  # what `dtype.str` is for them
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +135,33 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
         line = file.readline(_LONGEST_LINE)
     if b"%08x" % zlib.crc32(line) != fields[2]:
         raise TableFileError(f"{path} is damaged: the checksum of its header does not match. Solve the table again.")
-    return json.loads(line), _aligned(len(first) + len(line))
+    try:
+        header = json.loads(line)
+        _check_header(header)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise TableFileError(
+            f"{path} is not a table file of adaroll_trl: its header claims what cannot be. {error!r}."
+        ) from error
+    return header, _aligned(len(first) + len(line))
+
+
+def _check_header(header: Any) -> None:
+    """Raise ValueError, KeyError or TypeError unless every array is of plain numbers and within the payload."""
+    end = header["payload_bytes"]
+    if not (isinstance(header["key"], dict) and _is_size(end) and isinstance(header["payload_crc32"], str)):
+        raise ValueError(f"key, payload_bytes={end!r} or payload_crc32")
+    for entry in header["arrays"]:
+        name, dtype, shape, offset = (entry[field] for field in ("name", "dtype", "shape", "offset"))
+        if not (isinstance(name, str) and _PLAIN_NUMBERS.fullmatch(dtype)):
+            raise ValueError(f"array {name!r} of dtype {dtype!r}")
+        if not (isinstance(shape, list) and len(shape) < 32 and all(map(_is_size, [*shape, offset]))):
+            raise ValueError(f"array {name!r} of shape {shape!r} at {offset!r}")
+        if offset + math.prod(shape) * np.dtype(dtype).itemsize > end:
+            raise ValueError(f"array {name!r} of shape {shape!r} in {end} bytes")
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62
 
 
 def read_table(path: str | os.PathLike[str], key: Key | None = None) -> tuple[dict[str, Any], Arrays]:

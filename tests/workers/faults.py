@@ -1,0 +1,290 @@
+"""Plays faults on several real processes, and leaves what each of them saw, and how long it took, in files.
+
+python -m tests.workers.faults MODEL_DIR OUTPUT_DIR CASES.json
+
+Everything heavy is imported once. A case then forks its ranks, which form a gloo group as under torchrun; nobody ends
+a rank when another one dies, so that what each one does by itself is seen. A case is a dict:
+
+    name        of the case, and of its folder of results
+    run         folder of the checkpoints, which cases may share
+    trainer     "ours" or "plain"
+    world       ranks, 2
+    options     of the trainer's config, on top of OPTIONS
+    allocator   of the trainer, on top of the config's
+    resume      what `train` gets as `resume_from_checkpoint`
+    kill        {"phase", "rank", "step"}: kill -9 in that phase, at the first chance from that step
+    fault       {"kind", "ranks", "step"}: what goes wrong there: the reward function, generation, or the disk
+    prepare     {"run", "files"}: copy the checkpoints of that run, then overwrite (or with None remove) these files
+    limit       seconds after which what still runs is killed, 60
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from trl import GRPOTrainer
+
+from adaroll_trl import AdaRollGRPOTrainer
+from adaroll_trl.allocators import AllocationState, make_allocator
+from adaroll_trl.solver import lagrangian_bound
+from tests.tiny import length_reward, make_trainer, parity_reward, sums_dataset, weights
+
+OPTIONS: dict[str, Any] = {
+    "per_device_train_batch_size": 4,
+    "steps_per_generation": 2,
+    "num_generations": 4,
+    "max_steps": 6,
+    "save_strategy": "steps",
+    "save_steps": 2,
+    "ddp_find_unused_parameters": False,
+    "max_completion_length": 6,
+}
+OURS = {"rounds": 3, "min_rollouts": 1, "belief_decay": 0.5, "prior_source": "empirical_bayes"}
+TRAINERS = {"ours": AdaRollGRPOTrainer, "plain": GRPOTrainer}
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Rank:
+    """One process of a case."""
+
+    def __init__(self, case: dict[str, Any], rank: int, model_dir: Path, output: Path) -> None:
+        self.case, self.rank, self.model_dir, self.output = case, rank, model_dir, output
+        self.folder = output / case["name"]
+        self.kill = case.get("kill") or {"phase": None, "rank": -1, "step": 0}
+        self.fault = case.get("fault") or {"kind": None, "ranks": [], "step": 0}
+        self.seen: list[list[int]] = []  # the prompts of each round, by number
+        self.trainer: Any = None
+
+    def at(self, phase: str) -> bool:
+        """Whether this rank is to die in this phase now."""
+        wanted = self.kill["phase"] == phase and self.kill["rank"] == self.rank
+        return wanted and self.trainer.state.global_step >= self.kill["step"]
+
+    def faulty(self) -> str | None:
+        here = self.rank in self.fault["ranks"] and self.trainer.state.global_step >= self.fault["step"]
+        return self.fault["kind"] if here else None
+
+    def reward(self, completion_ids: list[list[int]], number: list[int], **kwargs: Any) -> Any:
+        """0 or 1 by the completion's tokens, unless a fault or a kill is due."""
+        if self.at("scoring"):
+            die()
+        self.seen.append([self.trainer.state.global_step, *number])
+        values: list[Any] = parity_reward(completions=completion_ids, completion_ids=completion_ids)
+        kind = self.faulty()
+        if kind == "raise":
+            raise RuntimeError("judge is down")
+        if kind == "hang":
+            time.sleep(600)
+        most = values[:-1]
+        changed = {
+            "short": most,
+            "none": None,
+            "string": [*most, "good"],
+            "inf": [*most, float("inf")],
+            "nan": [float("nan")] * len(values),
+            "all none": [None] * len(values),
+        }
+        return changed.get(kind or "", values)
+
+    def rollout(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        """Generation by the user, which returns nothing where that is the fault."""
+        kind = self.faulty()
+        ids = [[5 + i % 3, 7, 1] for i in range(len(prompts))]
+        if kind == "no rows":
+            ids = []
+        elif kind == "empty rows":
+            ids = [[] for _ in prompts]
+        prompt_ids = [[5, 6]] * len(ids)
+        result = {"prompt_ids": prompt_ids, "completion_ids": ids, "logprobs": [[0.0] * len(row) for row in ids]}
+        return None if kind == "nothing" else result  # type: ignore[return-value]
+
+    def build(self) -> Any:
+        case = self.case
+        options = {**OPTIONS, **(OURS if case["trainer"] == "ours" else {}), **case.get("options", {})}
+        extra = {"rollout_func": self.rollout} if case.get("rollout_func") else {}
+        funcs: list[Any] = [self.named_reward()]
+        if self.faulty_setup("two functions"):
+            funcs.append(length_reward)
+        return make_trainer(
+            TRAINERS[case["trainer"]],
+            model_dir=self.model_dir,
+            output_dir=self.output / case["run"],
+            dataset=sums_dataset(8),
+            reward=funcs,
+            plain_config=case["trainer"] == "plain",
+            trainer_kwargs=extra,
+            **options,
+        )
+
+    def faulty_setup(self, kind: str) -> bool:
+        return self.fault["kind"] == kind and self.rank in self.fault["ranks"]
+
+    def named_reward(self) -> Any:
+        def judge(**kwargs: Any) -> Any:
+            return self.reward(**kwargs)
+
+        return judge
+
+    def install_kill(self) -> None:
+        """Wrap the step of the trainer in which this rank is to die."""
+        trainer, phase = self.trainer, self.kill["phase"]
+        if phase == "generating":  # at the third token
+            generate, forward, calls = trainer.model.generate, trainer.model.forward, [0, 0]
+
+            def generating(*args: Any, **kwargs: Any) -> Any:
+                calls[0] = 1
+                try:
+                    return generate(*args, **kwargs)
+                finally:
+                    calls[0] = 0
+
+            def counted(*args: Any, **kwargs: Any) -> Any:
+                calls[1] += calls[0]
+                if calls[0] and calls[1] % 6 == 3 and self.at("generating"):
+                    die()
+                return forward(*args, **kwargs)
+
+            trainer.model.generate, trainer.model.forward = generating, counted
+        elif phase == "allocating" and self.rank == 0:
+            self.before(trainer.allocator, "allocate", self.die_in(phase))
+        else:  # what others wait for while rank 0 allocates; after the loss' forward; between weights and completeness
+            points = {"allocating": "_from_main", "training": "_compute_loss", "saving": "_save_rng_state"}
+            if phase in points:
+                self.before(trainer, points[phase], self.die_in(phase))
+
+    def die_in(self, phase: str) -> Callable[[], None]:
+        return lambda: die() if self.at(phase) else None
+
+    def fill_disk(self) -> None:
+        """No file may grow beyond `limit` bytes, from the step of the fault on."""
+        if self.faulty():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.fault["limit"], self.fault["limit"]))
+
+    def before(self, owner: Any, name: str, act: Callable[[], None]) -> None:
+        """`act` before every call of a method."""
+        method = getattr(owner, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            act()
+            return method(*args, **kwargs)
+
+        setattr(owner, name, watched)
+
+    def run(self) -> None:
+        self.trainer = self.build()
+        self.install_kill()
+        if self.fault["kind"] == "full disk":
+            self.before(self.trainer, "_save_checkpoint", self.fill_disk)
+        start = time.time()
+        try:
+            self.trainer.train(resume_from_checkpoint=self.case.get("resume"))
+        finally:
+            (self.folder / f"seconds{self.rank}").write_text(str(time.time() - start))
+            (self.folder / f"seen{self.rank}.json").write_text(json.dumps(self.seen))
+        ours = self.case["trainer"] == "ours"
+        result = {
+            "weights": weights(self.trainer),
+            "step": self.trainer.state.global_step,
+            "seen": self.seen,
+            "state": self.trainer._state_to_save() if ours else None,
+            "log": [{k: v for k, v in e.items() if "time" not in k} for e in self.trainer.state.log_history[:-1]],
+        }
+        torch.save(result, self.folder / f"rank{self.rank}.pt")
+
+
+def play(case: dict[str, Any], model_dir: Path, output: Path) -> dict[str, Any]:
+    """Run a case: how each rank ended, and when, counted from the first that ended."""
+    world = case.get("world", 2)
+    (output / case["name"]).mkdir(parents=True)
+    if prepare := case.get("prepare"):
+        shutil.copytree(output / prepare["run"], output / case["run"])
+        for name, text in prepare["files"].items():
+            path = output / case["run"] / name
+            path.unlink() if text is None else path.write_text(text)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = {}
+    for rank in range(world):
+        if (child := os.fork()) == 0:
+            become(case, rank, world, port, model_dir, output)
+        ranks[child] = rank
+    ended: dict[int, tuple[int, float]] = {}
+    start = time.time()
+    while len(ended) < world:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if child:
+            ended[ranks[child]] = (os.waitstatus_to_exitcode(status), time.time() - start)
+        elif time.time() - start > case.get("limit", 60):
+            for process, rank in ranks.items():
+                if rank not in ended:
+                    os.kill(process, signal.SIGKILL)
+                    os.waitpid(process, 0)
+                    ended[rank] = (-999, time.time() - start)
+        else:
+            time.sleep(0.01)
+    first = min(when for _, when in ended.values())
+    return {
+        "codes": [ended[rank][0] for rank in range(world)],
+        "after_first": [round(ended[rank][1] - first, 2) for rank in range(world)],
+        "seconds": round(time.time() - start, 2),
+    }
+
+
+def become(case: dict[str, Any], rank: int, world: int, port: int, model_dir: Path, output: Path) -> None:
+    """The child's life; it does not return."""
+    code = 1
+    try:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        descriptor = os.open(output / case["name"] / f"output{rank}.txt", os.O_WRONLY | os.O_CREAT)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        Rank(case, rank, model_dir, output).run()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def preload() -> None:
+    """What every rank would import and compile for itself. No threads, and nothing that knows of ranks."""
+    with suppress(ImportError):  # accelerate looks for it
+        import_module("deepspeed")
+    state = AllocationState(np.zeros(4), np.zeros(4), min_rollouts=1, max_rollouts=16, multiple_of=2)
+    allocator = make_allocator("adaroll")
+    allocator.allocate(state, 16, 3)
+    allocator.expected_utility(state, 16, 3)
+    lagrangian_bound(4, 16, "mixed", (1.0, 1.0), 1, 16)
+
+
+def main() -> None:
+    model_dir, output, cases = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(Path(sys.argv[3]).read_text())
+    preload()
+    results = {case["name"]: play(case, model_dir, output) for case in cases}
+    (output / "results.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
