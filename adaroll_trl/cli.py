@@ -44,6 +44,7 @@ _OWN_PARSERS = {
         "adaroll_trl.simulation.command:plan_main",
         "what to expect of adaptive rollouts at a model's pass rates",
     ),
+    "report": ("adaroll_trl.report.command", "what a run left on disk, or two runs, as one HTML page"),
 }
 
 

@@ -1,0 +1,106 @@
+"""A run as a report shows it: its files, and what its completions say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..plots import moving_average
+from .completions import Completions, read_tables
+from .files import RunFiles, read_run
+
+FloatArray = NDArray[np.float64]
+
+HELD_OUT = r"eval_(reward|accuracy|adaroll/prompt_reward_mean|rewards/.+/mean|.*(accuracy|pass@\d+).*)"
+
+
+@dataclass
+class Run:
+    """Files and completions; `colour` is the run's place in the report, from 0."""
+
+    files: RunFiles
+    completions: Completions
+    colour: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.files.name
+
+    def reward_by_prompt(self) -> tuple[FloatArray, FloatArray]:
+        """Steps and mean rewards with each prompt counted once. In groups of equal size that is `reward`."""
+        found = self.files.series("adaroll/prompt_reward_mean")
+        return found if found[0].size or self.adaptive else self.files.series("reward")
+
+    def signal(self) -> tuple[FloatArray, FloatArray]:
+        """Steps and shares of prompts whose rollouts show both outcomes.
+
+        Of a plain run they come from its completions, else from the share of groups whose rewards differ.
+        """
+        steps, shares = self.files.series("adaroll/frac_prompts_mixed")
+        if steps.size:
+            return steps, shares
+        if batches := self.completions.batches:
+            return np.array([one.step for one in batches], float), np.array([one.mixed for one in batches])
+        steps, alike = self.files.series("frac_reward_zero_std")
+        return steps, 1 - alike
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether this library's trainer ran it."""
+        return self.completions.adaptive or bool(self.files.names("adaroll/rounds"))
+
+    @property
+    def utility(self) -> str:
+        return str(self.files.settings.get("utility") or "mixed")
+
+    def held_out(self) -> str | None:
+        """The logged name of the held-out result; None for none."""
+        names = self.files.names(HELD_OUT)
+        return min(names, key=lambda name: (name not in ("eval_accuracy", "eval_reward"), name)) if names else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What could not be read, and what the tables do not hold."""
+        found = list(self.files.notes)
+        skipped = self.completions.skipped
+        found += [f"Left out: {reason}." for reason in skipped[:10]]
+        if len(skipped) > 10:
+            found.append(f"Left out: {len(skipped) - 10:,} more tables.")
+        if self.completions.repeated:
+            found.append(
+                f"{self.completions.repeated:,} tables repeat the batch of the one before; each batch counts once."
+            )
+        every = self.files.settings.get("logging_steps")
+        if self.completions.batches and isinstance(every, int | float) and every > 1:
+            found.append(
+                f"The completions are those of the newest batch at every {every:g}th step (logging_steps): batches in "
+                "between are in the curves, not in what is said of single prompts."
+            )
+        return found
+
+
+def load_runs(folders: list[Path]) -> list[Run]:
+    """Read one run, or two for a comparison.
+
+    Raises:
+        ValueError: see `read_run`; and if the folder is the same twice.
+    """
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ValueError(f"{folders[0]} is given twice. Name two runs, or one.")
+    names = [folder.resolve().name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [str(Path(*folder.resolve().parts[-2:])) for folder in folders]
+    files = [read_run(folder, name) for folder, name in zip(folders, names, strict=True)]
+    return [Run(one, read_tables(one), place) for place, one in enumerate(files)]
+
+
+def smooth(values: FloatArray) -> FloatArray:
+    """The mean of each value and those before it over a twentieth of the run."""
+    return moving_average(values, smoothing_window(values.size))
+
+
+def smoothing_window(size: int) -> int:
+    return max(1, size // 20)
