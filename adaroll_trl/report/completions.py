@@ -81,6 +81,7 @@ class Completions:
         prompts (`dict`): by a hash of the prompt's text.
         batches (list of `Batch`): in the order of the steps.
         pairs (`dict`): for each phase how many groups had (successes, scored rollouts, rollouts).
+        phase_steps (`dict`): first and last step of each phase.
         cells (float array of shape (2, time bins, rate bins)): summed rollouts and number of groups.
         step_range (pair of `int`): first and last step of a table.
         skipped (list of `str`): files that were left out, and why.
@@ -92,6 +93,7 @@ class Completions:
     prompts: dict[bytes, Prompt] = field(default_factory=dict)
     batches: list[Batch] = field(default_factory=list)
     pairs: dict[int, Counter[tuple[int, int, int]]] = field(default_factory=lambda: defaultdict(Counter))
+    phase_steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     cells: FloatArray = field(default_factory=lambda: np.zeros((2, TIME_BINS, RATE_EDGES.size)))
     step_range: tuple[int, int] = (0, 0)
     skipped: list[str] = field(default_factory=list)
@@ -153,9 +155,9 @@ class _Scorer:
     def words(self) -> str:
         decides = self.settings.get("success_reward")
         if decides in self.names:
-            what = f"`{decides}`"
+            what = str(decides)
         else:
-            what = f"`{self.names[0]}`" if len(self.names) == 1 else f"the sum of {', '.join(self.names)}"
+            what = self.names[0] if len(self.names) == 1 else f"the weighted sum of {', '.join(self.names)}"
         return f"{what} of at least {self.threshold:g}"
 
 
@@ -235,6 +237,7 @@ def _count(
     successes = np.bincount(group, weights=outcomes == 1).astype(np.int64)
     phase = min(PHASES * file // files, PHASES - 1)
     found.pairs[phase].update(zip(successes.tolist(), scored.tolist(), rollouts.tolist(), strict=True))
+    found.phase_steps[phase] = (found.phase_steps.get(phase, (step, step))[0], step)
     known = scored > 0
     rates = successes[known] / scored[known]
     place = np.searchsorted(RATE_EDGES, rates, side="right") - 1

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betainc
 
 from ..plots import COLOURS, draw_weight_curve, logged_weight_curve, require_matplotlib, tidy
 from ..simulation.pass_counts import PassCounts
 from .completions import PHASES, RATE_EDGES, TIME_BINS
-from .run import Run, smooth
+from .run import Run, smooth, smoothing_window
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +27,6 @@ _DPI = 200
 _MUTED = "#777777"
 _MARKERS = ("o", "^")
 DIFFICULTY_BINS = np.linspace(0.0, 1.0, 11)
-_MOST_RATES = 200_000  # prompts that a distribution is fitted to
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ def _picture(name: str, title: str, caption: str, alt: str, draw: Callable[[Axes
 
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.subplots()
-    draw(axes)
     tidy([axes])
+    draw(axes)
     raw = io.BytesIO()
     figure.savefig(raw, format="png", dpi=_DPI)
-    image = Image.open(raw).convert("RGB").quantize(64)  # a third of the size, alike to the eye
+    image = Image.open(raw).convert("RGB").quantize(128)  # a third of the size, alike to the eye
     packed = io.BytesIO()
     image.save(packed, format="PNG", optimize=True)
     return Picture(name, title, caption, alt, packed.getvalue(), image.width, image.height)
@@ -74,12 +74,11 @@ def pictures(runs: Sequence[Run]) -> tuple[dict[str, list[Picture]], list[str]]:
     found: dict[str, list[Picture]] = {}
     missing: list[str] = []
     for section, draws in _SECTIONS.items():
-        drawn = [picture for draw in draws for picture in draw(runs)]
-        if drawn:
-            found[section] = drawn
-        else:
-            missing.append(_MISSING[section])
-    return found, missing
+        for draw, without in draws:
+            drawn = list(draw(runs))
+            found.setdefault(section, []).extend(drawn)
+            missing += [without] if without and not drawn else []
+    return {section: drawn for section, drawn in found.items() if drawn}, missing
 
 
 # Curves over the steps
@@ -88,7 +87,7 @@ def pictures(runs: Sequence[Run]) -> tuple[dict[str, list[Picture]], list[str]]:
 def _line(axes: Axes, run: Run, steps: FloatArray, values: FloatArray, label: str, **style: Any) -> None:
     """The smoothed values as a line, the values themselves faint behind it."""
     style = {"color": COLOURS[run.colour], "linewidth": 1.8, **style}
-    if values.size > 20:
+    if smoothing_window(values.size) > 1:
         axes.plot(steps, values, color=style["color"], linewidth=0.7, alpha=0.22)
     axes.plot(steps, smooth(values), label=label, **style)
 
@@ -96,7 +95,10 @@ def _line(axes: Axes, run: Run, steps: FloatArray, values: FloatArray, label: st
 def _finish(axes: Axes, ylabel: str, xlabel: str = "step", legend: Literal["best", "upper right"] = "best") -> None:
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
-    if axes.get_legend_handles_labels()[0]:
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) > 2:  # below the axes, where it hides nothing
+        axes.figure.legend(handles, labels, frameon=False, fontsize=8.5, loc="outside lower center", ncols=2)
+    elif labels:
         axes.legend(frameon=False, fontsize=9, loc=legend)
 
 
@@ -127,7 +129,7 @@ def draw_rewards(runs: Sequence[Run]) -> Iterator[Picture]:
 
     alt = "Mean reward over steps. " + "; ".join(f"{_label(r, runs, t)}: {_ends(v)}" for r, t, (_, v), _ in lines)
     caption = (
-        "Training reward, smoothed over a twentieth of the run. An adaptive run gives some prompts more rollouts than "
+        "Training reward, smoothed over a twelfth of the run. An adaptive run gives some prompts more rollouts than "
         "others, so the mean over rollouts leans to those prompts; compare runs by the mean over prompts."
     )
     yield _picture("reward", "Training reward", caption, alt, draw)
@@ -156,29 +158,40 @@ def draw_held_out(runs: Sequence[Run]) -> Iterator[Picture]:
 
 
 def draw_signal(runs: Sequence[Run]) -> Iterator[Picture]:
+    words = {"realised": "realised", "uniform": "equal groups, by beliefs", "bound": "bound, by beliefs"}
     lines = [(run, "realised", run.signal(), "-") for run in runs]
     for run in runs:
         if run.utility == "mixed":
-            for name, style in (("uniform", "--"), ("bound", ":")):
+            for name, style in (("uniform", "-."), ("bound", ":")):
                 lines.append((run, name, run.files.series(f"adaroll/utility/{name}"), style))
     lines = [line for line in lines if line[2][0].size]
+    estimated = [run for run in runs if run.adaptive and run.equal_groups]
     if not lines:
         return
-    words = {"realised": "realised", "uniform": "equal groups would have", "bound": "no policy can have more"}
 
     def draw(axes: Axes) -> None:
         for run, name, (steps, values), style in lines:
-            _line(axes, run, steps, values, _label(run, runs, words[name]), linestyle=style)
+            width = 1.8 if name == "realised" else 1.0
+            _line(axes, run, steps, values, _label(run, runs, words[name]), linestyle=style, linewidth=width)
+        for run in estimated:
+            label = _label(run, runs, "equal groups, by outcomes")
+            for phase, share in run.equal_groups.items():
+                ends = run.completions.phase_steps[phase]
+                axes.hlines(share, *ends, color=COLOURS[run.colour], linestyle="--", linewidth=1.8, label=label)
+                label = ""
         axes.set_ylim(0, 1)
         _finish(axes, "share of prompts")
 
     alt = "Share of prompts with signal over steps. " + "; ".join(
         f"{_label(run, runs, words[name])}: mean {values.mean():.3f}" for run, name, (_, values), _ in lines
     )
+    for run in estimated:
+        shares = ", ".join(f"{share:.3f}" for share in run.equal_groups.values())
+        alt += f"; {_label(run, runs, 'equal groups by outcomes, in parts of the run')}: {shares}"
     caption = (
-        "Prompts whose rollouts show both outcomes: the others give no gradient. Equal groups and the bound are what "
-        "the run's beliefs expect of the same rollouts (adaroll/utility/uniform and bound), so where the prior is off "
-        "they are off too."
+        "Prompts whose rollouts show both outcomes; the others give no gradient. By outcomes: what equal groups would "
+        "show of prompts with the success rates that this run's outcomes tell of, in parts of the run. By beliefs: "
+        "what the run expected beforehand (adaroll/utility/uniform and bound), which is off where its prior is."
     )
     yield _picture("signal", "Prompts with signal", caption, alt, draw)
 
@@ -301,6 +314,7 @@ def draw_time_map(runs: Sequence[Run]) -> Iterator[Picture]:
                 cells.T, origin="lower", aspect="auto", cmap="cividis", vmin=0, vmax=highest, interpolation="nearest"
             )
             axes.figure.colorbar(image, ax=axes, label="mean rollouts")
+            axes.grid(False)
             axes.set_yticks(range(len(labels)), labels)
             ticks = np.linspace(0, len(cells) - 1, min(5, len(cells)))
             axes.set_xticks(ticks, [f"{step:.0f}" for step in np.linspace(*ends, len(ticks))])
@@ -311,10 +325,10 @@ def draw_time_map(runs: Sequence[Run]) -> Iterator[Picture]:
             + _thirds(sum(run.completions.pairs.values(), Counter()))
         )
         name = f"allocation_over_time_{run.colour + 1}" if len(runs) > 1 else "allocation_over_time"
-        caption = "White: no prompt had this success rate." + (
+        caption = "Blank: no prompt had this success rate." + (
             "" if files > TIME_BINS else " A column is a completions table."
         )
-        yield _picture(name, _label(run, runs, "rollouts over the run"), caption, alt, draw)
+        yield _picture(name, _label(run, runs, "Rollouts over the run"), caption, alt, draw)
 
 
 def draw_difficulty(runs: Sequence[Run]) -> Iterator[Picture]:
@@ -347,16 +361,19 @@ def draw_difficulty(runs: Sequence[Run]) -> Iterator[Picture]:
         words.append(f"{run.name}: {successes.size:,} prompts, {never:.0%} never solved, {always:.0%} always")
     caption = (
         "Bars: each prompt's successes over its rollouts, as observed. Few rollouts spread these rates too wide, and "
-        "adaptive stopping bends them. Lines: the distribution of success rates that makes the counts most likely "
-        "(shrunk; a mixture, fitted as by `adaroll plan`), which knows of both. Both are over the whole run, while "
-        "the policy changes."
+        "adaptive stopping bends them. Lines: shrunk, the mean of the prompts' posteriors under a Beta prior fitted "
+        "to all counts, which knows of both. Both are over the whole run, while the policy changes."
     )
     yield _picture("difficulty", "Difficulty of the prompts", caption, "Success rates. " + "; ".join(words), draw)
 
 
 def _shrunk(successes: NDArray[np.int64], rollouts: NDArray[np.int64]) -> FloatArray:
-    step = -(-successes.size // _MOST_RATES)
-    return PassCounts(successes[::step], rollouts[::step]).difficulty("mixture").bin_masses(DIFFICULTY_BINS)
+    """Shares of the bins, by the mean of the prompts' posteriors; shape (bins,)."""
+    a, b = PassCounts(successes, rollouts).fit_beta()
+    pairs, many = np.unique(np.stack([successes, rollouts], axis=1), axis=0, return_counts=True)
+    s, n = pairs.T[:, :, None]
+    masses = np.diff(betainc(a + s, b + n - s, DIFFICULTY_BINS), axis=1)
+    return np.asarray(many @ masses / many.sum())
 
 
 # What the update sees, beliefs, time
@@ -373,6 +390,8 @@ def draw_weights(runs: Sequence[Run]) -> Iterator[Picture]:
 
     def draw(axes: Axes) -> None:
         draw_weight_curve(axes, curves, title="")
+        for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            which(lambda value, place: f"{value:g}")
 
     alt = "Weight of the update by pass rate. " + "; ".join(
         f"{name}: " + ", ".join(f"{weight:.2f} at {rate:.2f}" for rate, weight in zip(*curve, strict=True))
@@ -380,7 +399,7 @@ def draw_weights(runs: Sequence[Run]) -> Iterator[Picture]:
     )
     caption = (
         "w(p): how much the update leans to prompts of pass rate p, over its average. 1 everywhere is GRPO with "
-        "unscaled advantages. `prompt_weighting` changes it."
+        "unscaled advantages. The option prompt_weighting changes it."
     )
     yield _picture("weights", "Realised prompt weights w(p)", caption, alt, draw)
 
@@ -446,21 +465,31 @@ def draw_time(runs: Sequence[Run]) -> Iterator[Picture]:
     yield _picture("time", "Time", caption, alt, draw)
 
 
-_SECTIONS: dict[str, tuple[Callable[[Sequence[Run]], Iterator[Picture]], ...]] = {
-    "Learning": (draw_rewards, draw_held_out),
-    "Signal": (draw_signal, draw_utility),
-    "Where the rollouts went": (draw_phases, draw_time_map),
-    "Difficulty": (draw_difficulty,),
-    "Weights": (draw_weights,),
-    "Beliefs": (draw_calibration,),
-    "Time": (draw_time,),
-}
-_MISSING = {
-    "Learning": "Learning curves: the log has no rewards (no trainer_state.json, or nothing logged yet).",
-    "Signal": "Prompts with signal: neither the log nor completions tell of them.",
-    "Where the rollouts went": "Allocation: it needs completions (log_completions=True) of a run with unequal groups.",
-    "Difficulty": "Difficulty: it needs completions with rewards (log_completions=True).",
-    "Weights": "Prompt weights: only AdaRoll's trainer logs them (adaroll/prompt_weight/curve).",
-    "Beliefs": "Beliefs: they need a checkpoint of AdaRoll's trainer with belief_decay above 0, or a prior_column.",
-    "Time": "Time: the log has neither step_time nor adaroll/time.",
+_Draw = Callable[[Sequence[Run]], Iterator[Picture]]
+_LOG = "completions with rewards (log_completions=True)"
+_SECTIONS: dict[str, tuple[tuple[_Draw, str], ...]] = {
+    "Learning": (
+        (draw_rewards, "Training reward: there is no trainer_state.json, or nothing is logged in it yet."),
+        (draw_held_out, "Held-out results: the log has none (no evaluation while training)."),
+    ),
+    "Signal and difficulty": (
+        (draw_signal, "Prompts with signal: neither a log nor completions tell of them."),
+        (draw_utility, ""),
+        (draw_difficulty, f"Difficulty: it needs {_LOG}."),
+    ),
+    "Where the rollouts went": (
+        (draw_phases, f"Rollouts against success rate: they need {_LOG} of a run with unequal groups."),
+        (draw_time_map, ""),
+    ),
+    "Weights, beliefs, time": (
+        (
+            draw_weights,
+            "Prompt weights: AdaRoll's trainer logs them (adaroll/prompt_weight/curve); this log has none.",
+        ),
+        (
+            draw_calibration,
+            "Beliefs: they need a checkpoint of AdaRoll's trainer with belief_decay above 0, or with a prior_column.",
+        ),
+        (draw_time, "Time: the log has neither step_time nor adaroll/time."),
+    ),
 }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..plots import moving_average
+from ..simulation.pass_counts import PassCounts
 from .completions import Completions, read_tables
 from .files import RunFiles, read_run
 
@@ -56,6 +58,24 @@ class Run:
     def utility(self) -> str:
         return str(self.files.settings.get("utility") or "mixed")
 
+    @cached_property
+    def equal_groups(self) -> dict[int, float]:
+        """For each phase, the share of prompts that would have signal in equal groups, by what its outcomes tell.
+
+        That is 1 - E[p^G] - E[(1 - p)^G] under the distribution of success rates that makes the counts most likely.
+        In its likelihood it does not matter how a prompt's rollouts were decided. Prompts that are in several batches
+        of a phase count each time.
+        """
+        shares = {}
+        for phase, counter in self.completions.pairs.items():
+            rows = np.array([(s, m, n, many) for (s, m, n), many in counter.items() if m], dtype=np.int64)
+            if rows.size:
+                s, m, n, many = rows.T
+                group = self.files.settings.get("num_generations")
+                size = group if isinstance(group, int) else round(float(np.average(n, weights=many)))
+                shares[phase] = PassCounts(np.repeat(s, many), np.repeat(m, many)).difficulty("mixture").signal(size)
+        return shares
+
     def held_out(self) -> str | None:
         """The logged name of the held-out result; None for none."""
         names = self.files.names(HELD_OUT)
@@ -98,9 +118,9 @@ def load_runs(folders: list[Path]) -> list[Run]:
 
 
 def smooth(values: FloatArray) -> FloatArray:
-    """The mean of each value and those before it over a twentieth of the run."""
+    """The mean of each value and those before it over a twelfth of the run."""
     return moving_average(values, smoothing_window(values.size))
 
 
 def smoothing_window(size: int) -> int:
-    return max(1, size // 20)
+    return max(1, size // 12)

@@ -49,6 +49,14 @@ def _share(run: Run, name: str) -> float | None:
     return found if found is not None or not batches else float(np.mean([getattr(one, name) for one in batches]))
 
 
+def _equal_groups(run: Run) -> float | None:
+    """Over all phases, each by its number of groups."""
+    if not run.adaptive or not run.equal_groups:
+        return None
+    sizes = [run.completions.pairs[phase].total() for phase in run.equal_groups]
+    return float(np.average(list(run.equal_groups.values()), weights=sizes))
+
+
 def _tenth(run: Run, last: bool) -> float | None:
     series = run.reward_by_prompt()
     size = max(1, series[1].size // 10)
@@ -85,6 +93,7 @@ _FIGURES: tuple[tuple[str, str, Callable[[Run], float | None]], ...] = (
     ("held-out result, first", ".3f", lambda run: _held_out(run, 0)),
     ("held-out result, last", ".3f", lambda run: _held_out(run, -1)),
     ("prompts with signal", ".1%", lambda run: _mean(run.signal())),
+    ("equal groups would have (estimate)", ".1%", _equal_groups),
     ("prompts all wrong", ".1%", lambda run: _share(run, "all_wrong")),
     ("prompts all right", ".1%", lambda run: _share(run, "all_right")),
     ("utility per prompt, realised", ".3f", lambda run: _mean(run.files.series("adaroll/utility/realised"))),
@@ -104,19 +113,19 @@ def figures_table(runs: Sequence[Run]) -> Table:
         values = [value(run) for run in runs]
         if all(one is None for one in values):
             continue
-        cells = ["not logged" if one is None else format(one, form) for one in values]
+        cells = ["-" if one is None else format(one, form) for one in values]
         if len(runs) == 2:
             a, b = values
             cells.append("" if a is None or b is None else _signed(b - a, form))
         rows.append([label, *cells])
     heads = ["", *(run.name for run in runs), *([f"{runs[1].name} - {runs[0].name}"] if len(runs) == 2 else [])]
     caption = (
-        "Means over the run, but where it says otherwise. Utilities of equal groups, planned and bound are what the "
-        "beliefs expect; the realised one came."
+        "Means over the run, but where it says otherwise. The estimate of equal groups is from this run's outcomes; "
+        "utilities planned, of equal groups and bound are what its beliefs expected."
     )
     if len(runs) == 2:
         caption += " One run each: the differences hold what another seed would change, so none is evidence alone."
-    return Table("figures", "In figures", heads, rows, caption=caption)
+    return Table("figures", "", heads, rows, caption=caption)
 
 
 def _signed(value: float, form: str) -> str:
@@ -145,14 +154,14 @@ def _solved(run: Run, runs: Sequence[Run]) -> Table:
     hard.sort(key=lambda one: (one.successes / one.rollouts, -one.rollouts))
     shown = hard[:MOST_PROMPTS]
     texts = read_texts(run.files, [one.solved for one in shown if one.solved is not None])
-    rows = [[*_counts(one), f"{one.solved_step}", *_texts(texts, one.solved)] for one in shown]
+    rows = [[*_texts(texts, one.solved), *_counts(one), f"{one.solved_step}"] for one in shown]
     caption = (
         f"{len(solved):,} of {len(run.completions.prompts):,} prompts were solved at least once. Shown are those of "
         f"the lowest success rate over the run (of at least {_LEAST_ROLLOUTS} rollouts), with their first success."
     )
-    heads = ["successes", "rollouts", "batches", "first solved at step", "prompt", "its first success"]
+    heads = ["prompt", "its first success", "successes", "rollouts", "batches", "first solved at step"]
     return Table(
-        f"solved_{run.colour}", _title("The hardest prompts that were solved", run, runs), heads, rows, (4, 5), caption
+        f"solved_{run.colour}", _title("The hardest prompts that were solved", run, runs), heads, rows, (0, 1), caption
     )
 
 
@@ -161,7 +170,7 @@ def _never(run: Run, runs: Sequence[Run]) -> Table:
     never.sort(key=lambda one: -one.rollouts)
     shown = never[:MOST_PROMPTS]
     texts = read_texts(run.files, [one.last for one in shown])
-    rows = [[*_counts(one)[1:], *_texts(texts, one.last)] for one in shown]
+    rows = [[*_texts(texts, one.last), *_counts(one)[1:]] for one in shown]
     spent = sum(one.rollouts for one in never)
     everything = sum(one.rollouts for one in run.completions.prompts.values())
     caption = (
@@ -169,8 +178,8 @@ def _never(run: Run, runs: Sequence[Run]) -> Table:
         "rollouts went to them. Shown are those with the most rollouts, with their latest completion. A prompt "
         "without a success in n rollouts may still be solved: with 95 % confidence its rate is below 3 / n."
     )
-    heads = ["rollouts", "batches", "prompt", "its latest completion"]
-    return Table(f"never_{run.colour}", _title("Prompts never solved", run, runs), heads, rows, (2, 3), caption)
+    heads = ["prompt", "its latest completion", "rollouts", "batches"]
+    return Table(f"never_{run.colour}", _title("Prompts never solved", run, runs), heads, rows, (0, 1), caption)
 
 
 def _solved_by(runs: Sequence[Run]) -> Table:
