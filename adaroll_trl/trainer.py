@@ -59,7 +59,7 @@ from .priors import pass_rates
 from .rounds import append_logs, merge_metrics, merge_outputs, pad_columns, replace_last, scratch_logs
 from .streaming.checks import check_streaming
 from .streaming.seams import Hooks, StreamedBatch, parts_of_batch, requests_in_flight
-from .user_functions import checked_rewards, checked_rollouts, raise_reward_errors
+from .user_functions import checked_rewards, checked_rollouts, raise_own_reward_error, raise_reward_errors
 from .vllm import kept_awake
 from .weighting import PromptWeighting
 
@@ -264,7 +264,7 @@ class AdaRollMixin(_Base):
             ledger=lambda part: self._planner.ledger(
                 batch, part, in_flight, sent[parts.index(part)] if sent else None
             ),
-            score=super()._calculate_rewards,
+            score=self._score_alone,
             outcomes=lambda rewards: self._success.outcomes(rewards, watch=False),
         )
         self._stream = StreamedBatch(self, batch, round_, hooks, in_flight)
@@ -276,6 +276,15 @@ class AdaRollMixin(_Base):
             batch.estimates |= self._stream.metrics
         finally:
             self._stream = None
+
+    def _score_alone(
+        self, rows: list[dict[str, Any]], prompts: list[Any], completions: list[Any], completion_ids: list[list[int]]
+    ) -> torch.Tensor:
+        """The reward functions, for rows of a stream that this process scores while others are at theirs."""
+        with checked_rewards(self) as errors:
+            rewards = super()._calculate_rewards(rows, prompts, completions, completion_ids)
+        raise_own_reward_error(rewards, self.reward_func_names, errors)
+        return rewards
 
     def _generate(self, prompts: list[Any], *args: Any, **kwargs: Any) -> Any:
         if self._stream is None:
@@ -304,9 +313,12 @@ class AdaRollMixin(_Base):
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> torch.Tensor:
-        with checked_rewards(self) as errors:
-            rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        raise_reward_errors(rewards, self.reward_func_names, errors, self.accelerator.process_index)
+        if self._stream is not None:
+            rewards = self._stream.rewards(prompts, completions, completion_ids_list)
+        else:
+            with checked_rewards(self) as errors:
+                rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            raise_reward_errors(rewards, self.reward_func_names, errors, self.accelerator.process_index)
         if self._round is not None:
             self._round.rewards = rewards
             self._hold_metrics()
@@ -436,24 +448,26 @@ class AdaRollMixin(_Base):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
-            return
-        state = self._from_main(lambda: load_state(checkpoint))  # the folder may be on one machine only
-        if state is not None:
-            with naming_state_file(checkpoint):
-                self._restore(state)
-        elif self._beliefs.decay > 0:
-            self._warn(f"{checkpoint} has no {STATE_FILE}: every prompt's belief starts at the prior.")
+        if checkpoint is not None:
+            self._restore(checkpoint)
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        self._beliefs.load_state_dict(state["beliefs"])
-        self.allocator.load_state_dict(state["allocator"])
-        if "weighting" in state:
-            self._weighting.load_state_dict(state["weighting"])
-        if "calibration" in state:
-            self._calibration.load_state_dict(state["calibration"])
-        if self._beliefs.prior_fit is not None:
-            self._beliefs.prior_fit.load_state_dict(state.get("prior", {}))
+    def _restore(self, checkpoint: str) -> None:
+        state = self._from_main(lambda: load_state(checkpoint))  # the folder may be on one machine only
+        if state is None:
+            if self._beliefs.decay > 0 or self.allocator.state_dict():
+                self._warn(
+                    f"{checkpoint} has no {STATE_FILE}: beliefs start at the prior, the allocator's state anew."
+                )
+            return
+        with naming_state_file(checkpoint):
+            self._beliefs.load_state_dict(state["beliefs"])
+            self.allocator.load_state_dict(state["allocator"])
+            if "weighting" in state:
+                self._weighting.load_state_dict(state["weighting"])
+            if "calibration" in state:
+                self._calibration.load_state_dict(state["calibration"])
+            if self._beliefs.prior_fit is not None:
+                self._beliefs.prior_fit.load_state_dict(state.get("prior", {}))
 
 
 class AdaRollGRPOTrainer(AdaRollMixin, GRPOTrainer):

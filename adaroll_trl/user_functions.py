@@ -52,15 +52,27 @@ def raise_reward_errors(rewards: torch.Tensor, names: list[str], errors: list[Ex
         RuntimeError: on a process without one, with the text of the others'.
         ValueError: for an infinite reward that is nobody's error.
     """
-    infinite = torch.isinf(rewards)
-    if not infinite.any():
+    if not torch.isinf(rewards).any():
         return
     texts = [f"process {rank}: {type(error).__name__}: {error}" for error in errors[:1]]
     texts = gather_object(texts)
+    if texts and not errors:
+        raise RuntimeError(f"A reward function failed on {'; on '.join(texts)}")
+    raise_own_reward_error(rewards, names, errors)
+
+
+def raise_own_reward_error(rewards: torch.Tensor, names: list[str], errors: list[Exception]) -> None:
+    """The same for rows that this process scored alone: no other is asked.
+
+    Raises:
+        Exception: this process's first error, as it was raised.
+        ValueError: for an infinite reward that is nobody's error.
+    """
     if errors:
         raise errors[0]
-    if texts:
-        raise RuntimeError(f"A reward function failed on {'; on '.join(texts)}")
+    infinite = torch.isinf(rewards)
+    if not infinite.any():
+        return
     row, column = infinite.nonzero()[0].tolist()
     raise ValueError(
         f"Reward model {names[column]!r} returned {rewards[row, column].item()} for a completion: a reward must be a "

@@ -13,6 +13,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -36,3 +37,14 @@ def sums() -> Any:
 def build(model_dir: Path, tmp_path: Path) -> Callable[..., Any]:
     """Builds a trainer on the tiny model: `build(AdaRollGRPOTrainer, allocator="uniform", num_generations=4)`."""
     return lambda *args, **kwargs: make_trainer(*args, model_dir=model_dir, output_dir=tmp_path, **kwargs)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """TRL takes vLLM for installed; the weights of each transfer."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")  # colocate mode sets them for good: let monkeypatch take them back
+        os.environ.pop(name)
+    from tests.standin import pretend_vllm  # not every TRL has what it replaces
+
+    return pretend_vllm(partial(monkeypatch.setattr, raising=False))

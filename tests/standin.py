@@ -8,10 +8,11 @@ what needs vLLM installed, or a GPU, is replaced (see `pretend_vllm`).
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -55,6 +56,22 @@ def check_rows(
         torch.testing.assert_close(torch.tensor(list(sampled)), torch.tensor(expected))
 
 
+_LOCK = threading.Lock()
+
+
+class Numbers:
+    """Numbers a prompt's completions in the order in which they are asked for, far from those of other prompts."""
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[int, ...], int] = {}
+
+    def next(self, prompt: Sequence[int]) -> int:
+        key = tuple(prompt)
+        with _LOCK:
+            self._asked[key] = self._asked.get(key, -1) + 1
+            return self._asked[key] + 1000 * sum(fingerprint(prompt))
+
+
 class StandInServer:
     """vLLM's HTTP server as TRL's client sees it, in a thread.
 
@@ -66,11 +83,24 @@ class StandInServer:
     Args:
         answer (callable, *optional*): from prompt, number and `max_tokens` to a completion's tokens.
         mix_up (`bool`, *optional*, defaults to `False`): hand each prompt the answer to the next one.
+        fail_from (`int`, *optional*): refuse completions from that one on.
+        seconds (`float`, *optional*): that a token takes.
+
+    Attributes:
+        most_at_once (`int`): requests for completions that were answered at the same time, at most.
     """
 
-    def __init__(self, answer: Callable[[Sequence[int], int, int], list[int]] = answer, mix_up: bool = False) -> None:
+    def __init__(
+        self,
+        answer: Callable[[Sequence[int], int, int], list[int]] = answer,
+        mix_up: bool = False,
+        fail_from: int | None = None,
+        seconds: float = 0.0,
+    ) -> None:
         self.requests: list[tuple[str, Any]] = []  # path and body of each POST, in order
-        self._answer, self._mix_up, self._numbers = answer, mix_up, itertools.count()
+        self._answer, self._mix_up, self._numbers = answer, mix_up, Numbers()
+        self.fail_from, self._seconds = fail_from, seconds
+        self.at_once = self.most_at_once = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
@@ -105,7 +135,7 @@ class StandInServer:
                 length = int(self.headers.get("Content-Length") or 0)
                 body = json.loads(self.rfile.read(length)) if length else None
                 outer.requests.append((self.path, body))
-                self._reply(outer._complete(body) if self.path == "/v1/completions" else {})
+                self._reply(outer._counted(body) if self.path == "/v1/completions" else {})
 
             def _reply(self, reply: Any) -> None:
                 data = json.dumps(reply).encode()
@@ -130,6 +160,20 @@ class StandInServer:
         }
         return replies.get(path)
 
+    def _counted(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        with _LOCK:
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            if self.fail_from is not None and len(self.generations) > self.fail_from:
+                return None
+            reply = self._complete(body)
+            time.sleep(self._seconds * max(len(choice["token_ids"]) for choice in reply["choices"]))
+            return reply
+        finally:
+            with _LOCK:
+                self.at_once -= 1
+
     def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
         prompts, n = body["prompt"], body["n"]
         sources = prompts[1:] + prompts[:1] if self._mix_up else prompts
@@ -142,7 +186,7 @@ class StandInServer:
         }
 
     def _choice(self, prompt: list[int], source: list[int], max_tokens: int) -> dict[str, Any]:
-        tokens = self._answer(source, next(self._numbers), max_tokens)
+        tokens = self._answer(source, self._numbers.next(source), max_tokens)
         names = [f"token_id:{token}" for token in tokens]
         values = [logprob(source, token, position) for position, token in enumerate(tokens)]
         logprobs = {"tokens": names, "token_logprobs": values, "top_logprobs": [None] * len(tokens)}
@@ -159,15 +203,13 @@ class StandInLLM:
 
     def __init__(self, **options: Any) -> None:
         type(self).last = self
-        self.options, self.calls, self.prompts = options, [], 0  # type: ignore[var-annotated]
+        self.options, self.calls, self.numbers = options, [], Numbers()  # type: ignore[var-annotated]
         self.asleep: set[str] = set()
         self.loaded = True  # it starts with the checkpoint's weights
         model = SimpleNamespace(load_weights=self._load)
         worker = SimpleNamespace(model_runner=SimpleNamespace(model=model))
         executor = SimpleNamespace(driver_worker=worker)
-        self.llm_engine = SimpleNamespace(
-            model_executor=executor, model_config=SimpleNamespace(max_model_len=options["max_model_len"] or 256)
-        )
+        self.llm_engine = StandInEngine(self, executor, options["max_model_len"] or 256)
 
     def _load(self, named: list[tuple[str, torch.Tensor]]) -> None:
         assert "weights" not in self.asleep, "weights loaded into freed memory"
@@ -194,13 +236,77 @@ class StandInLLM:
 
     def _output(self, prompt: list[int], sampling: Any) -> Any:
         assert sampling.n == 1
-        self.prompts += 1
-        tokens = answer(prompt, self.prompts, sampling.max_tokens)
+        tokens = answer(prompt, self.numbers.next(prompt), sampling.max_tokens)
         sampled = [
             {token: SimpleNamespace(rank=1, logprob=logprob(prompt, token, position))}
             for position, token in enumerate(tokens)
         ]
         return SimpleNamespace(prompt_token_ids=prompt, outputs=[SimpleNamespace(token_ids=tokens, logprobs=sampled)])
+
+
+class StandInEngine:
+    """`LLM.llm_engine`: requests that run side by side, a token a step.
+
+    Attributes:
+        steps (`int`): taken so far.
+        most_at_once (`int`): requests that ran at the same time, at most.
+        fail_at, lose_at (`int`, *optional*): a step that raises, and one in which a request gets lost.
+        failure (`BaseException`): what it raises.
+    """
+
+    fail_at: int | None = None
+    lose_at: int | None = None
+    failure: BaseException = RuntimeError("EngineCore died")
+
+    def __init__(self, llm: StandInLLM, executor: Any, max_model_len: int) -> None:
+        self._llm, self.model_executor = llm, executor
+        self.model_config = SimpleNamespace(max_model_len=max_model_len)
+        self.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=256))
+        self.running: dict[str, tuple[Any, int]] = {}
+        self.steps = self.most_at_once = 0
+        self.aborted: list[str] = []
+
+    def add_request(self, name: str, prompt: dict[str, Any], params: Any) -> str:
+        assert not self._llm.asleep, f"generation while {self._llm.asleep} sleep"
+        assert self._llm.loaded, "generation from weights that were thrown away"
+        assert params.output_kind is OutputKind.FINAL_ONLY, "an output for every token of every request"
+        assert name not in self.running
+        self.running[name] = (self._llm._output(prompt["prompt_token_ids"], params), 0)
+        self.most_at_once = max(self.most_at_once, len(self.running))
+        return name
+
+    def step(self) -> list[Any]:
+        self.steps += 1
+        if self.steps == self.fail_at:
+            raise self.failure
+        if self.steps == self.lose_at:
+            self.running.pop(next(iter(self.running)))
+        ended = []
+        for name, (output, tokens) in list(self.running.items()):
+            self.running[name] = (output, tokens + 1)
+            if tokens + 1 == len(output.outputs[0].token_ids):
+                del self.running[name]
+                ended.append(SimpleNamespace(request_id=name, finished=True, **vars(output)))
+        return ended
+
+    def abort_request(self, names: list[str]) -> None:
+        self.aborted += names
+        for name in names:
+            self.running.pop(name, None)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.running)
+
+
+class OutputKind(Enum):
+    CUMULATIVE = 0
+    FINAL_ONLY = 2
+
+
+class StandInParams(SimpleNamespace):
+    """`vllm.SamplingParams`."""
+
+    output_kind = OutputKind.CUMULATIVE
 
 
 Patch = Callable[[Any, str, Any], None]
@@ -235,5 +341,5 @@ def pretend_vllm(patch: Patch = setattr) -> list[dict[str, torch.Tensor]]:
     patch(client_module, "NCCLWeightTransferEngine", SimpleNamespace(trainer_send_weights=send))
     patch(VLLMClient, "init_communicator", rendezvous)
     patch(generation_module, "LLM", StandInLLM)
-    patch(generation_module, "SamplingParams", SimpleNamespace)
+    patch(generation_module, "SamplingParams", StandInParams)
     return sent

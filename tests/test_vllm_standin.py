@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,20 +26,11 @@ if Version(version("trl")) < Version("1.16"):
 
 from tests.compatibility import BUDGET, GROUP, PROMPTS, adaptive, number_in
 from tests.environments import TOOLS, add, build_tool_model_dir, check_tool_rows
-from tests.standin import MARK, StandInLLM, StandInServer, check_rows, fingerprint, pretend_vllm
+from tests.standin import MARK, StandInLLM, StandInServer, check_rows, fingerprint
 from tests.tiny import completions_of, prompts_of, weights
 from tests.workers.standin import PLANS, ROUNDS
 
 SYNC = ["/start_weight_update", "/update_weights", "/finish_weight_update", "/reset_prefix_cache"]
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
-    """TRL takes vLLM for installed; the weights of each transfer."""
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(name, "")  # colocate mode sets them for good: let monkeypatch take them back
-        os.environ.pop(name)
-    return pretend_vllm(partial(monkeypatch.setattr, raising=False))
 
 
 @pytest.fixture

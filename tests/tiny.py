@@ -87,35 +87,35 @@ class RandomCounts(Allocator):
         return int(self.random.choice(room))
 
 
-class Unsolved(RolloutStream):
-    """The minimum for every prompt, then always the prompt with the fewest successes, as far as its maximum."""
+class Hardest(RolloutStream):
+    """The minimum for every prompt, then always the prompt with the most failures, as far as its maximum."""
 
     def __init__(self, state: AllocationState) -> None:
         self.state = state
         self.counts = np.zeros(state.num_prompts, dtype=np.int64)
-        self.successes = np.zeros(state.num_prompts)
+        self.failures = np.zeros(state.num_prompts)
 
     def next_prompt(self) -> int:
         short = np.flatnonzero(self.counts < self.state.min_rollouts)
         room = np.flatnonzero(self.counts < (self.state.max_rollouts or 10**9))
-        prompt = int(short[0]) if len(short) else int(room[np.argmin(self.successes[room])])
+        prompt = int(short[0]) if len(short) else int(room[np.argmax(self.failures[room])])
         self.counts[prompt] += 1
         return prompt
 
     def record(self, prompt: int, success: bool | None) -> None:
-        self.successes[prompt] += success is True
+        self.failures[prompt] += success is False
 
 
-class UnsolvedFirst(Allocator):
-    """Streams `Unsolved`; by name: `allocator="tests.tiny:UnsolvedFirst"`."""
+class HardestFirst(Allocator):
+    """Streams `Hardest`; by name: `allocator="tests.tiny:HardestFirst"`."""
 
-    name, streams = "unsolved_first", True
+    name, streams = "hardest_first", True
 
     def allocate(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> np.ndarray:
         raise NotImplementedError
 
     def stream(self, state: AllocationState, budget: int, in_flight: int) -> RolloutStream:
-        return Unsolved(state)
+        return Hardest(state)
 
 
 class RecordingTrainer(AdaRollGRPOTrainer):

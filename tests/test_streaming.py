@@ -1,0 +1,418 @@
+"""Rollouts decided one by one inside one generation call: what must hold on every backend, and after every fault.
+
+vLLM is stood in for here (`tests/standin.py`): in the process an engine that runs requests side by side, a token a
+step, and a server over real HTTP. Continuous batching is transformers' own. A real vLLM is in `tests/test_vllm.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from packaging.version import Version
+from transformers import AutoModelForCausalLM
+from trl import GRPOTrainer
+
+if Version(version("trl")) < Version("1.16"):
+    pytest.skip("the stand-in server speaks the protocol of TRL 1.16's client", allow_module_level=True)
+
+from adaroll_trl import AdaRollGRPOTrainer
+from tests.compatibility import BUDGET, GROUP, PROMPTS, adaptive, ids_parity, number_in, parity
+from tests.standin import StandInLLM, StandInServer, answer
+from tests.test_equivalence import assert_same
+from tests.test_vllm_standin import check_output
+from tests.tiny import HardestFirst, build_model_dir, completions_of, make_trainer, prompts_of, sums_dataset, weights
+
+SMALL_CACHE = {"num_blocks": 64, "max_batch_tokens": 128}  # the default takes much of the machine
+CONTINUOUS = {"use_transformers_continuous_batching": True, "transformers_continuous_batching_config": SMALL_CACHE}
+COLOCATE = {"use_vllm": True, "vllm_mode": "colocate"}
+
+
+def server_options(server: StandInServer) -> dict[str, Any]:
+    return {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": server.url}
+
+
+@pytest.fixture
+def server(sent: Any) -> Iterator[StandInServer]:
+    with StandInServer() as server:
+        yield server
+
+
+@pytest.fixture
+def make(model_dir: Path, tmp_path: Path) -> Any:
+    """Builds a streaming trainer on batches of 4 prompts and 16 rollouts, 3 in flight, that gives all to the worst."""
+
+    def build(**options: Any) -> Any:
+        defaults = {"streaming": True, "in_flight": 3, "rounds": 4, "allocator": "tests.tiny:HardestFirst"}
+        where = options.pop("model_dir", model_dir)
+        return adaptive(where, tmp_path, **{**defaults, "use_vllm": True, **options})
+
+    return build
+
+
+@pytest.fixture(params=["colocate", "server", "continuous"])
+def backend(request: Any, sent: Any) -> Iterator[dict[str, Any]]:
+    if request.param == "server":
+        with StandInServer() as server:
+            yield server_options(server)
+    else:
+        yield COLOCATE if request.param == "colocate" else {"use_vllm": False, **CONTINUOUS}
+
+
+class Counted:
+    """`parity`, with how many completions it was asked about, by call."""
+
+    __name__ = "counted"
+
+    def __init__(self, seconds: float = 0.0, fail_at: int | None = None) -> None:
+        self.sizes: list[int] = []
+        self.seconds, self.fail_at = seconds, fail_at
+
+    def __call__(self, completion_ids: list[list[int]], log_extra: Any, log_metric: Any, **columns: Any) -> Any:
+        self.sizes.append(len(completion_ids))
+        if self.fail_at is not None and sum(self.sizes) >= self.fail_at:
+            raise ZeroDivisionError("the judge is out")
+        time.sleep(self.seconds)
+        log_extra("first token", [ids[0] for ids in completion_ids])
+        log_metric("mean length", sum(map(len, completion_ids)) / len(completion_ids))
+        return parity(
+            completion_ids=completion_ids, **{key: columns[key] for key in ("prompts", "completions", "number")}
+        )
+
+
+def test_what_must_hold_on_every_backend(make, backend):
+    reward = Counted()
+    trainer = make(reward=reward, **backend)
+    start = weights(trainer)
+    trainer.train()
+    assert len(trainer.recorded) == 2
+    sizes = []
+    for inputs, output in trainer.recorded:
+        prompts = prompts_of(output)
+        assert len(prompts) == len(inputs) == BUDGET
+        sizes.append(Counter(prompts))
+        assert len(sizes[-1]) == PROMPTS
+        rewards = torch.tensor([ids_parity(ids) for ids in completions_of(output)])
+        for prompt in sizes[-1]:  # advantages are those of the prompt's own group
+            rows = [row for row, other in enumerate(prompts) if other == prompt]
+            expected = rewards[rows] - rewards[rows].mean()
+            if len(rows) > 1:
+                expected = expected / (rewards[rows].std() + 1e-4)
+            torch.testing.assert_close(output["advantages"][rows], expected, rtol=1e-4, atol=1e-4)
+    assert any(max(size.values()) > GROUP for size in sizes)
+    assert sum(reward.sizes) == 2 * BUDGET  # each completion is scored once
+    logs = trainer._logs
+    table = [
+        logs["prompt"],
+        logs["completion"],
+        logs["advantages"],
+        *logs["rewards"].values(),
+        *logs["extra"].values(),
+    ]
+    assert {len(column) for column in table} == {BUDGET}
+    _, output = trainer.recorded[-1]
+    assert list(logs["extra"]["first token"]) == [ids[0] for ids in completions_of(output)]
+    assert list(logs["rewards"]["counted"]) == [ids_parity(ids) for ids in completions_of(output)]
+    assert list(logs["extra"]["group"]) == sorted(logs["extra"]["group"])
+    log = [entry for entry in trainer.state.log_history if "adaroll/stream/in_flight" in entry]
+    assert [entry["adaroll/stream/in_flight"] for entry in log] == [3, 3]
+    assert all(entry["adaroll/rounds"] == 1 for entry in log)
+    lengths = [len(ids) for ids in completions_of(output)]
+    assert log[-1]["mean length"] == pytest.approx(sum(lengths) / BUDGET)  # of calls of different sizes
+    assert any(not torch.equal(weights(trainer)[name], value) for name, value in start.items())
+
+
+@pytest.mark.parametrize("dataset", ["conversational", "plain"])
+def test_rows_and_requests_in_the_process(make, sent, dataset):
+    trainer = make(**COLOCATE, max_steps=4, dataset=sums_dataset(48, plain=dataset == "plain"))
+    trainer.train()
+    engine = StandInLLM.last.llm_engine
+    for _, output in trainer.recorded:
+        check_output(output)
+    assert engine.most_at_once == 3
+    steps = [log["adaroll/stream/engine_steps"] for log in trainer.state.log_history if "adaroll/rounds" in log]
+    assert sum(steps) == engine.steps
+    assert not [call for call in StandInLLM.last.calls if call.startswith("generate")]
+
+
+def test_rows_and_requests_with_a_server(make, sent):
+    with StandInServer(seconds=0.005) as server:
+        trainer = make(**server_options(server), max_steps=4)
+        trainer.train()
+    for _, output in trainer.recorded:
+        check_output(output)
+    assert len(server.generations) == 2 * BUDGET
+    assert all(body["n"] == 1 and len(body["prompt"]) == 1 for body in server.generations)
+    assert server.most_at_once == 3
+
+
+def test_a_server_that_mixes_rows_up_is_seen(make, sent):
+    """The control of `check_output`: another prompt's answer in a row."""
+    other = {"prompt": None}
+
+    def swapped(prompt: Any, number: int, max_tokens: int) -> list[int]:
+        source, other["prompt"] = other["prompt"] or prompt, prompt
+        return answer(source, number, max_tokens)
+
+    with StandInServer(swapped) as server:
+        trainer = make(**server_options(server), max_steps=1, in_flight=1)
+        trainer.train()
+    with pytest.raises(AssertionError):
+        check_output(trainer.recorded[0][1])
+
+
+def test_continuous_batching_answers_its_own_prompts(make, sent, tmp_path):
+    """With top_k=1 a prompt has one answer, which plain generation gives as well."""
+    model_dir = build_model_dir(tmp_path / "lively")
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(5)
+    model.save_pretrained(model_dir)
+    trainer = make(use_vllm=False, **CONTINUOUS, top_k=1, max_steps=1, model_dir=model_dir)
+    trainer.train()
+    (_, output) = trainer.recorded[0]
+    model.eval()
+    found = {}
+    for prompt, completion in zip(prompts_of(output), completions_of(output), strict=True):
+        ids = torch.tensor([prompt])
+        expected = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=8)
+        assert completion == expected[0, len(prompt) :].tolist()[: len(completion)]
+        found[prompt] = tuple(completion)
+    assert len(set(found.values())) == PROMPTS  # another row's answer would be seen
+
+
+@pytest.mark.parametrize("name", ["colocate", "server"])
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+def test_uniform_is_grpo(sent, model_dir, tmp_path, name, loss_type):
+    """The k-th completion of a prompt is the same in both, so weights and metrics must be, bit for bit."""
+
+    def train(trainer_class: type, **options: Any) -> Any:
+        with StandInServer() as server:
+            where = COLOCATE if name == "colocate" else server_options(server)
+            common = {"loss_type": loss_type, "max_steps": 6, "reward": [parity, Counted()], **where, **options}
+            trainer = make_trainer(trainer_class, model_dir=model_dir, output_dir=tmp_path, **common)
+            trainer.train()
+        return trainer
+
+    plain = train(GRPOTrainer, plain_config=True)
+    in_flight = 5 if name == "colocate" else 1  # one after another, so that the server sees them in order
+    ours = train(AdaRollGRPOTrainer, allocator="uniform", streaming=True, in_flight=in_flight)
+    for history in (plain.state.log_history, ours.state.log_history):
+        for log in history:  # a mean over calls of equal size there, weighted by their size here
+            log.pop("mean length", None)
+    assert_same(plain, ours)
+
+
+def test_the_default_is_an_eighth_in_flight(make, sent):
+    trainer = make(**COLOCATE, in_flight=None, max_steps=1)
+    trainer.train()
+    assert trainer.state.log_history[0]["adaroll/stream/in_flight"] == BUDGET / 8
+    trainer = make(**COLOCATE, in_flight=100, max_steps=1)
+    StandInLLM.last.llm_engine.vllm_config.scheduler_config.max_num_seqs = 5
+    trainer.train()
+    assert trainer.state.log_history[0]["adaroll/stream/in_flight"] == 5  # more than the engine runs would only queue
+
+
+# Slow rewards
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_slow_rewards_do_not_stop_the_engine(make, sent, kind):
+    steps_during_rewards = []
+
+    def look() -> int:
+        return StandInLLM.last.llm_engine.steps
+
+    def slow(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+        before = look()
+        time.sleep(0.15)
+        steps_during_rewards.append(look() - before)
+        return [ids_parity(ids) for ids in completion_ids]
+
+    async def slow_async(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+        before = look()
+        await asyncio.sleep(0.15)
+        steps_during_rewards.append(look() - before)
+        return [ids_parity(ids) for ids in completion_ids]
+
+    trainer = make(**COLOCATE, reward=slow if kind == "sync" else slow_async, in_flight=4, max_steps=1)
+    trainer.train()
+    check_output(trainer.recorded[0][1])
+    assert sum(steps_during_rewards) > 0
+    assert len(steps_during_rewards) < BUDGET  # what ended meanwhile was scored together
+
+
+def test_rewards_are_waited_for_where_nothing_is_known(make, sent):
+    """No more than twice `in_flight` rollouts are ever decided without a score."""
+    unscored, most = [0], [0]
+
+    class Watched(HardestFirst):
+        def stream(self, state, budget, in_flight):
+            inner = super().stream(state, budget, in_flight)
+            decide, record = inner.next_prompt, inner.record
+
+            def next_prompt():
+                unscored[0] += 1
+                most[0] = max(most[0], unscored[0])
+                return decide()
+
+            def recorded(prompt, success):
+                unscored[0] -= 1
+                record(prompt, success)
+
+            inner.next_prompt, inner.record = next_prompt, recorded
+            return inner
+
+    trainer = make(**COLOCATE, reward=Counted(seconds=0.1), max_steps=1)
+    trainer.allocator = Watched()
+    trainer.train()
+    assert 3 < most[0] <= 6
+    assert unscored[0] == 0
+
+
+# Faults
+
+
+def generate_again(trainer: Any) -> None:
+    """The next call works: a whole batch, each row with its own answer."""
+    batch = next(iter(trainer.get_train_dataloader()))
+    trainer.model.train()
+    output = trainer._generate_and_score_completions(batch)
+    assert len(output["advantages"]) == BUDGET
+    if trainer.use_vllm:
+        check_output(output)
+
+
+def test_a_reward_that_raises(make, backend):
+    reward = Counted(fail_at=7)
+    trainer = make(reward=reward, **backend)
+    with pytest.raises(ZeroDivisionError, match="the judge is out"):
+        trainer.train()
+    if trainer.use_vllm and trainer.vllm_mode == "colocate":
+        engine = StandInLLM.last.llm_engine
+        assert engine.aborted
+        assert not engine.running
+    reward.fail_at = None
+    generate_again(trainer)
+    assert "generate" not in vars(getattr(trainer, "vllm_generation", trainer))  # nothing stays replaced
+    assert not [thread for thread in threading.enumerate() if thread.name == "adaroll-scorer" and thread.is_alive()]
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("EngineCore died"), KeyboardInterrupt()])
+def test_an_engine_that_dies_and_an_interrupt(make, sent, failure):
+    trainer = make(**COLOCATE)
+    engine = StandInLLM.last.llm_engine
+    engine.fail_at, engine.failure = 6, failure
+    with pytest.raises(type(failure)):
+        trainer.train()
+    assert not engine.running
+    engine.fail_at = None
+    generate_again(trainer)
+
+
+def test_a_lost_request_is_named(make, sent):
+    trainer = make(**COLOCATE, in_flight=1)
+    StandInLLM.last.llm_engine.lose_at = 5
+    with pytest.raises(RuntimeError, match="have not come back"):
+        trainer.train()
+    StandInLLM.last.llm_engine.lose_at = None
+    generate_again(trainer)
+
+
+def test_a_server_that_refuses(make, server):
+    trainer = make(**server_options(server))
+    server.fail_from = 5
+    with pytest.raises(Exception, match="Request failed: 404"):
+        trainer.train()
+    server.fail_from = None
+    generate_again(trainer)
+
+
+def test_log_extra_of_the_wrong_length(make, sent):
+    def reward(completion_ids: list[list[int]], log_extra: Any, **columns: Any) -> list[float]:
+        log_extra("word", ["one too many"] * (len(completion_ids) + 1))
+        return [ids_parity(ids) for ids in completion_ids]
+
+    with pytest.raises(ValueError, match=r"log_extra\('word'\) got .* values for"):
+        make(**COLOCATE, reward=reward).train()
+
+
+def test_a_policy_beyond_its_bounds(make, sent):
+    class Stubborn(HardestFirst):
+        def stream(self, state, budget, in_flight):
+            stream = super().stream(state, budget, in_flight)
+            stream.next_prompt = lambda: 0
+            return stream
+
+    trainer = make(**COLOCATE, max_rollouts=6)
+    trainer.allocator = Stubborn()
+    with pytest.raises(ValueError, match="prompt 0 once more than max_rollouts=6 allows"):
+        trainer.train()
+    assert not StandInLLM.last.llm_engine.running
+
+
+def test_rewards_without_a_value(make, sent):
+    """None tells the policy nothing, and is as in TRL for the loss."""
+
+    def patchy(completion_ids: list[list[int]], **columns: Any) -> list[float | None]:
+        return [None if ids[-2] % 3 == 0 else ids_parity(ids) for ids in completion_ids]
+
+    trainer = make(**COLOCATE, reward=patchy, max_steps=1)
+    trainer.train()
+    rewards = list(trainer._logs["rewards"]["patchy"])
+    completions = completions_of(trainer.recorded[0][1])
+    for reward, ids in zip(rewards, completions, strict=True):
+        assert math.isnan(reward) if ids[-2] % 3 == 0 else reward == ids_parity(ids)
+    assert any(map(math.isnan, rewards))
+
+
+# Refusals
+
+
+def refused(make: Any, match: str, **options: Any) -> None:
+    with pytest.raises(ValueError, match=match):
+        make(**options)
+
+
+def test_refusals(make, sent):
+    def tool(a: int) -> int:
+        """A tool.
+
+        Args:
+            a: a number.
+        """
+        return a
+
+    refused(make, "needs an engine that takes requests while others run", use_vllm=False)
+    refused(make, "allocator='pilot_commit', which decides between rounds", allocator="pilot_commit", **COLOCATE)
+    refused(make, "streaming='yes' must be True or False", streaming="yes")
+    refused(make, "in_flight=0 must be", in_flight=0)
+    refused(make, "prompt_weighting='unbiased'", **COLOCATE, prompt_weighting="unbiased")
+    rollout = {"rollout_func": lambda prompts, trainer: {}}
+    refused(make, "streaming=True with `rollout_func`", **COLOCATE, trainer_kwargs=rollout)
+
+
+def test_options_without_effect_are_told(make, sent):
+    with pytest.warns(UserWarning, match="No effect .*in_flight=3"):
+        make(**COLOCATE, streaming=False, allocator="adaroll")
+    with pytest.warns(UserWarning, match="No effect .*streaming=True: rounds=2"):
+        make(**COLOCATE, rounds=2)
+
+
+def test_evaluation_does_not_stream(make, server, sums):
+    options = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8, "max_steps": 2}
+    trainer = make(**server_options(server), **options, trainer_kwargs={"eval_dataset": sums.select(range(4))})
+    trainer.train()
+    assert [body["n"] for body in server.generations if body["n"] != 1] == [GROUP] * 2
+    assert number_in(trainer._logs["prompt"][0]) >= 0
