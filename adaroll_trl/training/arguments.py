@@ -90,6 +90,13 @@ class TrainArguments(DatasetMixtureConfig, ScriptArguments):
     max_eval_samples: int | None = field(
         default=None, metadata={"help": "Evaluate on the first so many rows only. None takes all."}
     )
+    allocation_table: bool = field(
+        default=False,
+        metadata={
+            "help": "Print every `logging_steps` where the newest batch's rollouts went, by success rate. Only for "
+            "trainer='adaroll'."
+        },
+    )
     dry_run: bool = field(
         default=False,
         metadata={"help": "Print the resolved plan and stop: no weights are loaded and no accelerator is touched."},

@@ -71,6 +71,8 @@ def _of_trainer(script: TrainArguments, config: AdaRollGRPOConfig) -> Iterator[t
             default = getattr(defaults, name)
             back = "" if default is None else f" (`--{name} {default}` on the command line undoes a recipe's)"
             yield name, value, f"with trainer='grpo': it is AdaRoll's. Remove it{back}, or use trainer='adaroll'"
+        if script.allocation_table:
+            yield "allocation_table", True, "with trainer='grpo', whose groups are equal. Use trainer='adaroll'"
     if script.soft_punish_cache is not None and OVERLONG not in (script.reward_funcs or ()):
         yield "soft_punish_cache", script.soft_punish_cache, f"without {OVERLONG!r} in reward_funcs"
 

@@ -8,8 +8,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer, ModelConfig, get_peft_config, get_quantization_config
 
+from ..callbacks import AdviceCallback, AllocationTableCallback, HistogramCallback
 from ..checkpoint import checkpoint_to_resume
 from ..config import AdaRollGRPOConfig
 from ..trainer import AdaRollGRPOTrainer
@@ -52,7 +54,15 @@ def trainer_of(run: Run, **overrides: Any) -> Any:
         _set_loading(run, quantization)
     if quantization is not None and _takes_quantization():
         arguments.setdefault("quantization_config", quantization)
+    arguments["callbacks"] = [*(arguments.get("callbacks") or []), *_callbacks(run)]
     return trainer_class(**arguments)
+
+
+def _callbacks(run: Run) -> list[TrainerCallback]:
+    """What follows the run. AdaRoll's trainer has brought its own advice; of equal groups there is nothing to show."""
+    if run.script.trainer == "grpo":
+        return [AdviceCallback()]
+    return [HistogramCallback(), *([AllocationTableCallback()] if run.script.allocation_table else [])]
 
 
 def _takes_quantization() -> bool:
@@ -82,6 +92,7 @@ def train(run: Run) -> None:
     trainer = trainer_of(run)
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model(config.output_dir)
+    trainer.save_state()  # the log, for `adaroll report`
     trainer.accelerator.print(f"Model saved to {config.output_dir}.")
     if config.push_to_hub:
         trainer.push_to_hub(dataset_name=run.script.dataset_name or getattr(run.task, "hub_id", None))
