@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -416,3 +419,63 @@ def test_evaluation_does_not_stream(make, server, sums):
     trainer.train()
     assert [body["n"] for body in server.generations if body["n"] != 1] == [GROUP] * 2
     assert number_in(trainer._logs["prompt"][0]) >= 0
+
+
+# Two processes
+
+
+@pytest.fixture(scope="module", params=["ddp", "zero3"])
+def ranks(request: Any, model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two processes left (`tests/workers/streaming.py`)."""
+    folder = tmp_path_factory.mktemp(f"stream-{request.param}")
+    with StandInServer() as server:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+        command += ["-m", "tests.workers.streaming", str(model_dir), str(folder), request.param, server.url]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        root = Path(__file__).parent.parent
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    results = [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
+    for result in results:
+        result["requests"] = len(server.generations)
+    return results
+
+
+def backends_of(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    return {name: [rank[name] for rank in ranks] for name in ("server", "colocate", "continuous") if name in ranks[0]}
+
+
+@pytest.mark.multiprocess
+def test_two_processes(ranks):
+    for name, both in backends_of(ranks).items():
+        assert {result["world"] for result in both} == {2}
+        assert {result["engine"] for result in both} <= {"DistributedDataParallel", "DeepSpeedEngine"}
+        sizes = []
+        for outputs in zip(*(result["outputs"] for result in both), strict=True):
+            prompts = [prompts_of(output) for output in outputs]
+            assert [len(part) for part in prompts] == [BUDGET // 2] * 2
+            sizes.append(Counter(prompts[0] + prompts[1]))
+            assert len(sizes[-1]) == PROMPTS
+            if name != "server":  # each process streams prompts of its own, with its own half of the budget
+                assert not set(prompts[0]) & set(prompts[1])
+            if name != "continuous":
+                for output in outputs:
+                    check_output(output)
+        assert any(max(size.values()) > GROUP for size in sizes)
+        assert [result["scored"] for result in both] == ([2 * BUDGET, 0] if name == "server" else [BUDGET] * 2)
+        assert both[0]["log"] == both[1]["log"]
+        assert both[0]["columns"] == both[1]["columns"]
+        assert both[0]["columns"]["parity"] == both[0]["rewards"]
+        rewards = [ids_parity(ids) for result in both for ids in completions_of(result["outputs"][-1])]
+        assert both[0]["rewards"] == rewards
+
+
+@pytest.mark.multiprocess
+def test_a_reward_that_raises_on_one_of_two_processes(ranks):
+    """Both end, soon, and both say why."""
+    for name in backends_of(ranks):
+        fails_on = 0 if name == "server" else 1
+        assert ranks[fails_on]["failures"][name] == "ZeroDivisionError: the judge is out"
+        other = ranks[1 - fails_on]["failures"][name]
+        expected = f"RuntimeError: Process {fails_on} failed while its rollouts streamed: "
+        assert other == f"{expected}ZeroDivisionError: the judge is out"
