@@ -237,12 +237,12 @@ def shorten(text: str, most: int = MOST_CHARACTERS) -> str:
     """The start and the end of a text that is too long; of a few-shot prompt the question is at its end.
 
     >>> shorten("a" * 30 + "b" * 30, 20)
-    'aaaaaa [...] bbbbbbbb'
+    'aaaaaa [...] bbbbbbb'
     """
     if len(text) <= most:
         return text
     start = most // 3
-    return f"{text[:start]} [...] {text[-(most - start - 6) :]}"
+    return f"{text[:start]} [...] {text[-(most - start - 7) :]}"
 
 
 # Settings
