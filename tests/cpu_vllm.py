@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -108,14 +109,15 @@ class Record:
     Args:
         drop_weights_after (`int`, *optional*): weights are thrown away after that many transfers.
         mix_rows_up (`bool`, *optional*): prompts get each other's answers.
+        seeded (`bool`, *optional*): no fault: the k-th completion of a prompt has a seed of its own (colocate only).
     """
 
     def __init__(self) -> None:
         self.reset()
 
-    def reset(self, drop_weights_after: int | None = None, mix_rows_up: bool = False) -> None:
+    def reset(self, drop_weights_after: int | None = None, mix_rows_up: bool = False, seeded: bool = False) -> None:
         self.transfers, self.asked, self.calls = 0, [], []  # type: ignore[var-annotated]
-        self._drop_after, self.mix_rows_up = drop_weights_after, mix_rows_up
+        self._drop_after, self.mix_rows_up, self.seeded = drop_weights_after, mix_rows_up, seeded
 
     def transfer(self) -> bool:
         """Count a transfer of weights; whether it is to happen."""
@@ -182,6 +184,7 @@ def colocate(record: Record) -> None:
             self.worker = self.llm_engine.model_executor.driver_worker
             checkpoint = load_file(Path(options["model"]) / "model.safetensors")
             self.nothing = {name: torch.zeros_like(value) for name, value in checkpoint.items()}
+            self.engine_add, self.llm_engine.add_request = self.llm_engine.add_request, self._engine_add
             self._collect()
 
         def _collect(self) -> None:
@@ -203,8 +206,17 @@ def colocate(record: Record) -> None:
                 self.pending = []
             return super().reset_prefix_cache(*args, **kwargs)
 
+        def _engine_add(self, *args: Any, **options: Any) -> Any:
+            assert not self.asleep, f"generation while {self.asleep} sleep"
+            if record.seeded and not options:  # a stream's, named by its prompt's number and its own
+                name, prompt, params = args
+                params.seed = _seed(prompt["prompt_token_ids"], int(name.rpartition("-")[2]))
+            return self.engine_add(*args, **options)
+
         def generate(self, prompts: Any, *args: Any, **options: Any) -> Any:
             assert not self.asleep, f"generation while {self.asleep} sleep"
+            if record.seeded:
+                options["sampling_params"] = _seeded(options["sampling_params"], prompts)
             outputs = super().generate(prompts, *args, **options)
             record.generation(len(outputs))
             return record.mixed([row["prompt_token_ids"] for row in prompts], outputs)
@@ -230,6 +242,22 @@ def colocate(record: Record) -> None:
         return engines[0]
 
     generation_module.LLM = engine
+
+
+def _seed(prompt: Sequence[int], sample: int) -> int:
+    return hash((*prompt, sample)) % 2**31
+
+
+def _seeded(params: Any, prompts: Sequence[dict[str, Any]]) -> list[Any]:
+    """Parameters for each row, with the seed of its prompt and of its number among that prompt's rows."""
+    asked: Counter[tuple[int, ...]] = Counter()
+    rows = []
+    for row in prompts:
+        key = tuple(row["prompt_token_ids"])
+        rows.append(params.clone())
+        rows[-1].seed = _seed(key, asked[key])
+        asked[key] += 1
+    return rows
 
 
 # What came back

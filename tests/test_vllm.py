@@ -22,6 +22,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.test_equivalence import TIMES
+from tests.tiny import same_weights
+
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.timeout(3600),
@@ -34,7 +37,8 @@ ROUNDS = {"1 round": 1, "2 rounds": 2, "4 rounds": 4, "uniform": 1, "sleep mode,
 SLEEPING = ["sleep mode", "sleep mode, LoRA", "sleep mode, 1 round"]
 CASES = ["1 round", "2 rounds", "4 rounds", "uniform", "LoRA", "token_truncate", "no correction", *SLEEPING]
 ONE_STEP = "two batches in a step"
-CONTROLS = ["control: weights sent once", "control: asleep, weights not sent"]
+STREAMS = ["stream", "stream, LoRA", "stream, sleep mode"]
+CONTROLS = ["control: stream, weights sent once", "control: weights sent once", "control: asleep, weights not sent"]
 
 
 @pytest.fixture(scope="module")
@@ -99,22 +103,29 @@ def group_sizes(ranks: list[dict[str, Any]]) -> list[list[int]]:
     return [list(Counter(prompt for part in batch for prompt in part).values()) for batch in batches]
 
 
+def completions(main: dict[str, Any], streamed: bool) -> int:
+    """Those that vLLM finished, by the server's count, or the engine's outputs."""
+    if main["finished"] is not None:
+        return int(main["finished"])
+    return sum(map(len, main["prompts"])) if streamed else sum(map(sum, main["asked"]))
+
+
 def table_rows(mode: str, launch: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What docs/results/vllm_cpu.md shows of each case."""
     rows = []
     for case in launch[0]:
         ranks = [rank[case] for rank in launch]
-        first, batches = ranks[0], len(ranks[0]["prompts"])
+        first, batches, streamed = ranks[0], len(ranks[0]["prompts"]), "stream" in case
         rows.append(
             {
                 "mode": {"zero3": "server", "server": "server", "colocate": "colocate"}[mode],
                 "processes": f"{len(launch)}, ZeRO-3" if mode == "zero3" else str(len(launch)),
                 "case": case,
-                "rounds": "-".join(map(str, sorted({len(counts) for counts in first["asked"]}))),
+                "rounds": "stream" if streamed else "-".join(map(str, sorted({len(c) for c in first["asked"]}))),
                 "steps": first["steps"],
                 "batches": batches,
                 "budget": first["budget"] * batches,
-                "completions": sum(map(sum, first["asked"])) if first["finished"] is None else first["finished"],
+                "completions": completions(first, streamed),
                 "weights sent": first["transfers"],
                 "first": means(ranks)[0],
                 "later": max(means(ranks)[1:]),
@@ -131,7 +142,7 @@ def test_the_processes_are_what_they_are_meant_to_be(launch):
             assert world == 1 or result["engine"] == ("DeepSpeedEngine", 3)
 
 
-@pytest.mark.parametrize("case", [*CASES, ONE_STEP])
+@pytest.mark.parametrize("case", [*CASES, ONE_STEP, *STREAMS])
 def test_every_row_was_sampled_for_its_prompt_from_the_present_weights(launch, case):
     ranks = case_of(launch, case)
     for rank in ranks:
@@ -149,6 +160,35 @@ def test_stale_weights_are_seen(launch, case):
     first, *later = means(case_of(launch, case))
     assert first < NOISE
     assert min(later) > LIVE
+
+
+def test_a_stream_whose_prompts_are_not_exchanged_is_seen(launch):
+    """TRL then trains on completions of other prompts than it believes."""
+    assert min(means(case_of(launch, "control: stream, prompts not exchanged"))) > LIVE
+
+
+@pytest.mark.parametrize("case", STREAMS)
+def test_a_stream_spends_the_budget_unequally(launch, case):
+    ranks = case_of(launch, case)
+    main, budget, batches = ranks[0], ranks[0]["budget"], len(ranks[0]["prompts"])
+    assert main["finished"] in (None, budget * batches)
+    sizes = group_sizes(ranks)
+    assert [sum(batch) for batch in sizes] == [budget] * batches
+    assert all(len(batch) == 4 for batch in sizes)
+    assert any(len(set(batch)) > 1 for batch in sizes)
+    assert main["transfers"] == batches  # once a batch
+    logged = [entry["adaroll/stream/in_flight"] for entry in main["log"] if "adaroll/rounds" in entry]
+    assert logged == [4] * batches
+
+
+def test_a_stream_of_equal_groups_is_grpo(launch):
+    """Whatever else ran beside a request: the same seed gave the same completion, and then the same weights."""
+    if "plain and streamed" not in launch[0]["stream"]:
+        pytest.skip("seeds for each completion can be set in the process only")
+    plain, streamed = launch[0]["stream"]["plain and streamed"]
+    assert same_weights(plain["weights"], streamed["weights"])
+    for expected, found in zip(plain["log"], streamed["log"], strict=True):
+        assert all(found[name] == value for name, value in expected.items() if name not in TIMES)
 
 
 def test_rows_with_the_answer_to_another_prompt_are_seen(launch):

@@ -29,14 +29,19 @@ if LAUNCH == "zero3":
 
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM
+from trl import GRPOTrainer
 
+from adaroll_trl.streaming.apart import replaced
 from tests.compatibility import BUDGET, adaptive
 from tests.cpu_vllm import Record, colocate, connect, finished_requests, rescored
-from tests.tiny import RecordingTrainer, deepspeed_config, prompts_of
+from tests.tiny import RecordingTrainer, deepspeed_config, make_trainer, prompts_of, weights
 
 MODEL, OUTPUT = Path(sys.argv[1]), Path(sys.argv[2])
 URL = sys.argv[4] if len(sys.argv) > 4 else None
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+STREAM = {"streaming": True, "in_flight": 4, "allocator": "tests.tiny:HardestFirst", "rounds": None}
 
 
 def lora() -> LoraConfig:
@@ -52,6 +57,8 @@ def cases() -> dict[str, dict[str, Any]]:
         "LoRA": {"trainer_kwargs": {"peft_config": lora()}},
         "control: weights sent once": {"faults": {"drop_weights_after": 1}},
         "control: rows mixed up": {"faults": {"mix_rows_up": True}},
+        "stream": STREAM,
+        "control: stream, prompts not exchanged": {**STREAM, "trainer_class": ForgetfulTrainer},
     }
     if LAUNCH != "zero3":
         found |= {
@@ -59,9 +66,12 @@ def cases() -> dict[str, dict[str, Any]]:
             "token_truncate": {"vllm_importance_sampling_mode": "token_truncate"},
             "no correction": {"vllm_importance_sampling_correction": False},
             "two batches in a step": {"gradient_accumulation_steps": 4, "steps_per_generation": 2, "max_steps": 2},
+            "stream, LoRA": {**STREAM, "trainer_kwargs": {"peft_config": lora()}},
+            "control: stream, weights sent once": {**STREAM, "faults": {"drop_weights_after": 1}},
         }
     if LAUNCH == "colocate":
         found["sleep mode"] = {"vllm_enable_sleep_mode": True}
+        found["stream, sleep mode"] = {**STREAM, "vllm_enable_sleep_mode": True}
         found["sleep mode, LoRA"] = {"vllm_enable_sleep_mode": True, "trainer_kwargs": {"peft_config": lora()}}
         found["sleep mode, 1 round"] = {"vllm_enable_sleep_mode": True, "rounds": 1}
         found["control: asleep, weights not sent"] = {
@@ -83,7 +93,20 @@ class BatchesTrainer(RecordingTrainer):
         return output
 
 
-def build(**extra: Any) -> Any:
+class ForgetfulTrainer(BatchesTrainer):
+    """TRL goes on with the prompts that it gave to the backend, whatever was generated."""
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        streamed = self.vllm_generation.generate
+
+        def forgetful(*, prompts: Any, **options: Any) -> Any:
+            return streamed(prompts=list(prompts), **options)
+
+        with replaced(self.vllm_generation, "generate", forgetful):
+            return super()._generate(*args, **kwargs)
+
+
+def build(trainer_class: type = BatchesTrainer, **extra: Any) -> Any:
     options: dict[str, Any] = {
         "rounds": 3,
         "max_steps": 6,
@@ -102,7 +125,7 @@ def build(**extra: Any) -> Any:
             "accelerator_config": {"use_configured_state": True},
             "deepspeed": deepspeed_config(3),
         }
-    return adaptive(MODEL, OUTPUT / "run", BatchesTrainer, **options)
+    return adaptive(MODEL, OUTPUT / "run", trainer_class, **options)
 
 
 def differences(output: dict[str, Any]) -> dict[str, Any]:
@@ -145,6 +168,30 @@ def run(record: Record, checkpoint: Any, faults: dict[str, Any] | None = None, *
     }
 
 
+def plain_and_streamed(record: Record) -> list[dict[str, Any]]:
+    """GRPOTrainer and a stream of equal groups, with a seed for each completion: their weights and logs."""
+    record.reset(seeded=True)
+    found = []
+    for trainer_class, own in (
+        (GRPOTrainer, {"plain_config": True}),
+        (BatchesTrainer, {"allocator": "uniform", "streaming": True, "in_flight": 5}),
+    ):
+        options = {"max_steps": 6, "learning_rate": 1e-2, "per_device_train_batch_size": 8, "steps_per_generation": 2}
+        trainer = make_trainer(
+            trainer_class,
+            model_dir=MODEL,
+            output_dir=OUTPUT / "run",
+            use_vllm=True,
+            vllm_mode="colocate",
+            **options,
+            **own,
+        )
+        trainer.record = record
+        trainer.train()
+        found.append({"weights": weights(trainer), "log": trainer.state.log_history})
+    return found
+
+
 def main() -> None:
     checkpoint = AutoModelForCausalLM.from_pretrained(
         MODEL
@@ -154,10 +201,12 @@ def main() -> None:
         colocate(record)
     else:
         connect(record, OUTPUT / "weights")
-    results = {}
+    results: dict[str, Any] = {}
     for name, options in cases().items():
         print(f"{time.strftime('%H:%M:%S')} {LAUNCH}: {name}", flush=True)
         results[name] = run(record, checkpoint, **options)
+    if LAUNCH == "colocate":
+        results["stream"]["plain and streamed"] = plain_and_streamed(record)
     torch.save(results, OUTPUT / f"rank{RANK}.pt")
 
 
