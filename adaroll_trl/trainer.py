@@ -109,8 +109,6 @@ class AdaRollMixin(_Base):
         group, world = self.num_generations, self.accelerator.num_processes
         prompts = self.args.generation_batch_size // group
         self._planner = RolloutPlanner(options, prompts, group, world, self._warn)
-        if options.streaming:
-            check_streaming(self, self.allocator, prompts)
         prior = (options.prior_alpha, options.prior_beta)
         self._beliefs = Beliefs(*prior, options.belief_decay, options.prior_source, options.prior_strength)
         self._calibration = Calibration()
@@ -121,7 +119,7 @@ class AdaRollMixin(_Base):
         )
         self._weighting = PromptWeighting(options, group)
         check_prompt_weighting(options.prompt_weighting, self.multi_objective_aggregation)
-        self._check_unbiased()
+        self._check_allocator()
         self.last_batch: OwnRollouts | None = None  # for `measure_kappa`
         self._round: Round | None = None  # the one that is running
         self._stream: StreamedBatch | None = None  # likewise
@@ -139,14 +137,16 @@ class AdaRollMixin(_Base):
     def allocator(self, allocator: Allocator) -> None:
         before, self._planner.allocator = self._planner.allocator, allocator
         try:
-            self._check_unbiased()
+            self._check_allocator()
         except ValueError:
             self._planner.allocator = before
             raise
 
-    def _check_unbiased(self) -> None:
+    def _check_allocator(self) -> None:
         prompts = self.args.generation_batch_size // self.num_generations
         name = getattr(self.allocator, "name", type(self.allocator).__name__)
+        if self.adaroll.streaming:
+            check_streaming(self, self.allocator, prompts)
         if self.adaroll.prompt_weighting == "unbiased":
             check_unbiased(name, self._from_main(lambda: self._planner.has_stopping_plan(prompts)))
 

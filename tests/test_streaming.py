@@ -22,6 +22,8 @@ from typing import Any
 import pytest
 import torch
 from packaging.version import Version
+from requests.adapters import HTTPAdapter
+from requests.exceptions import ConnectionError
 from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
 
@@ -33,7 +35,16 @@ from tests.compatibility import BUDGET, GROUP, PROMPTS, adaptive, ids_parity, nu
 from tests.standin import StandInLLM, StandInServer, answer
 from tests.test_equivalence import assert_same
 from tests.test_vllm_standin import check_output
-from tests.tiny import HardestFirst, build_model_dir, completions_of, make_trainer, prompts_of, sums_dataset, weights
+from tests.tiny import (
+    HardestFirst,
+    RandomCounts,
+    build_model_dir,
+    completions_of,
+    make_trainer,
+    prompts_of,
+    sums_dataset,
+    weights,
+)
 
 SMALL_CACHE = {"num_blocks": 64, "max_batch_tokens": 128}  # the default takes much of the machine
 CONTINUOUS = {"use_transformers_continuous_batching": True, "transformers_continuous_batching_config": SMALL_CACHE}
@@ -342,6 +353,26 @@ def test_a_server_that_refuses(make, server):
     generate_again(trainer)
 
 
+def test_a_server_that_dies(make, sent):
+    """Every process that waits for it hears of it, and a new server takes over."""
+    with StandInServer(seconds=0.01) as server:
+        trainer = make(**server_options(server), max_steps=1)
+        client = trainer.vllm_generation.vllm_client
+        client.session.mount("http://", HTTPAdapter(max_retries=0))  # TRL's own wait for a minute
+
+        def dying(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+            if len(server.generations) > 6:
+                client.base_url = "http://127.0.0.1:9"
+            return [ids_parity(ids) for ids in completion_ids]
+
+        trainer.reward_funcs[0] = dying
+        with pytest.raises(ConnectionError):
+            trainer.train()
+        client.base_url = server.url
+        trainer.reward_funcs[0] = parity
+        generate_again(trainer)
+
+
 def test_log_extra_of_the_wrong_length(make, sent):
     def reward(completion_ids: list[list[int]], log_extra: Any, **columns: Any) -> list[float]:
         log_extra("word", ["one too many"] * (len(completion_ids) + 1))
@@ -404,6 +435,14 @@ def test_refusals(make, sent):
     refused(make, "prompt_weighting='unbiased'", **COLOCATE, prompt_weighting="unbiased")
     rollout = {"rollout_func": lambda prompts, trainer: {}}
     refused(make, "streaming=True with `rollout_func`", **COLOCATE, trainer_kwargs=rollout)
+
+
+def test_an_allocator_that_is_put_in_later_must_stream_too(make, sent):
+    trainer = make(**COLOCATE)
+    before = trainer.allocator
+    with pytest.raises(ValueError, match="allocator='random', which decides between rounds"):
+        trainer.allocator = RandomCounts()
+    assert trainer.allocator is before
 
 
 def test_options_without_effect_are_told(make, sent):
