@@ -35,8 +35,8 @@ def save_state(folder: str, state: dict[str, Any]) -> None:
 def load_state(folder: str) -> dict[str, Any] | None:
     """What `save_state` wrote, or None for a checkpoint of another trainer.
 
-    "prior", "calibration" and "weighting" may be missing: from a run with a fixed prior, or an older checkpoint. What
-    is in each part is for its owner to check, see `naming_state_file`.
+    "prior", "kappa", "calibration" and "weighting" may be missing: from a run with a fixed prior or kappa, or an older
+    checkpoint. What is in each part is for its owner to check, see `naming_state_file`.
 
     Raises:
         ValueError: if the file is there and is not JSON, or has not the parts that `save_state` writes.
@@ -47,7 +47,7 @@ def load_state(folder: str) -> dict[str, Any] | None:
     try:
         with open(path, encoding="utf-8") as file:
             state = json.load(file)
-        optional = {name: state[name] for name in ("prior", "calibration", "weighting") if name in state}
+        optional = {name: state[name] for name in ("prior", "calibration", "weighting", "kappa") if name in state}
         return {"beliefs": state["beliefs"], "allocator": state["allocator"], **optional}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(

@@ -127,6 +127,14 @@ class AdaRollOptions:
             "the spread between prompts."
         },
     )
+    kappa_every: int | None = field(
+        default=None,
+        metadata={
+            "help": "Only where `kappa` is used: measure it every that many steps, from gradients of single rollouts, "
+            "and use the running value instead; `kappa` is where it starts. A measurement costs about twice the "
+            "forward and backward passes of 32 groups. None keeps `kappa`."
+        },
+    )
     block_size: int = field(
         default=4,
         metadata={"help": "Only for allocator='adaroll_joint': prompts per exact table. Its size grows steeply."},
@@ -178,6 +186,7 @@ class AdaRollOptions:
             value = getattr(self, name)
             if not (is_number(value) and value > 0):
                 raise ValueError(f"{name}={value!r} must be a finite number above 0.")
+        self._validate_kappa_every()
         if not (is_number(self.belief_decay) and 0 <= self.belief_decay <= 1):
             raise ValueError(
                 f"belief_decay={self.belief_decay!r} must be in [0, 1]: 0 forgets a prompt's outcomes, 1 keeps them."
@@ -194,6 +203,21 @@ class AdaRollOptions:
             if self.allocator_kwargs:
                 with naming_allocator_kwargs(self.allocator):
                     check_own_values(self.allocator, self.allocator_kwargs)
+
+    def _validate_kappa_every(self) -> None:
+        if self.kappa_every is None:
+            return
+        integer("kappa_every", self.kappa_every, 1)
+        if "progress" not in (self.utility, self.prompt_weighting):
+            raise ValueError(
+                f"kappa_every={self.kappa_every} measures a kappa that nothing reads. Set utility='progress' or "
+                "prompt_weighting='progress', or remove it (`adaroll_trl.noise.KappaCallback` measures it for the log)."
+            )
+        if self.allocator == "adaroll_joint" and self.utility == "progress":
+            raise ValueError(
+                f"kappa_every={self.kappa_every} with allocator='adaroll_joint': its tables take seconds to hours for "
+                "each kappa. Remove it, or use allocator='adaroll'."
+            )
 
     def _validate_prior(self) -> None:
         """What beliefs start from, and what the allocator can take."""

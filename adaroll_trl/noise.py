@@ -27,7 +27,7 @@ the adapters, and all weigh alike: the spread and noise that Adam sees, paramete
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -244,6 +244,8 @@ def measure_kappa(trainer: AdaRollMixin, max_prompts: int = 32, dimension: int =
 class KappaCallback(TrainerCallback):
     """Logs `adaroll/kappa`, `adaroll/kappa_inverse` and its standard error every so many steps.
 
+    With `kappa_every` in its options a trainer adds one itself, and uses what is found.
+
     A batch with too few mixed groups logs nothing, and a kappa that is infinite is not logged.
 
     ```python
@@ -254,12 +256,19 @@ class KappaCallback(TrainerCallback):
         trainer (`AdaRollGRPOTrainer`): whose batches are measured.
         every (`int`): steps from one measurement to the next.
         max_prompts (`int`): mixed groups that take part, at most.
+        found (callable, *optional*): is handed every measurement, on every process.
     """
 
-    def __init__(self, trainer: AdaRollMixin, every: int = 100, max_prompts: int = 32) -> None:
+    def __init__(
+        self,
+        trainer: AdaRollMixin,
+        every: int = 100,
+        max_prompts: int = 32,
+        found: Callable[[KappaEstimate], None] = lambda estimate: None,
+    ) -> None:
         if every < 1:
             raise ValueError(f"every={every!r} must be at least 1 step.")
-        self._trainer, self._every, self._max_prompts = trainer, every, max_prompts
+        self._trainer, self._every, self._max_prompts, self._found = trainer, every, max_prompts, found
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Before the step, while the model is still the one that wrote the rollouts (of a new batch)."""
@@ -269,6 +278,7 @@ class KappaCallback(TrainerCallback):
             found = measure_kappa(self._trainer, self._max_prompts)
         except ValueError:
             return  # too few mixed groups in this batch
+        self._found(found)
         metrics = self._trainer._metrics["train"]
         values = {"": found.kappa, "_inverse": found.inverse, "_inverse_error": found.inverse_error}
         for name, value in values.items():

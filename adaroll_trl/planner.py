@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .allocators import AllocationState, Allocator, RolloutStream, make_allocator
+from .allocators.adaroll import AdaRollAllocator
 from .allocators.planned import PlannedStreams
 from .allocators.uniform import UniformAllocator
 from .batch import GenerationBatch
@@ -67,6 +68,15 @@ class RolloutPlanner:
         if idle and not isinstance(self.allocator, UniformAllocator):
             self.allocator = UniformAllocator()
             warn(idle)
+
+    def use_kappa(self, kappa: float) -> None:
+        """From the next decision on, utility "progress" has this kappa."""
+        if self.utility.name != "progress" or dict(self.utility.parameters)["kappa"] == kappa:
+            return
+        self.utility = make_utility("progress", kappa=kappa)
+        self._bounds.clear()
+        if isinstance(self.allocator, AdaRollAllocator):
+            self.allocator.utility = self.utility
 
     def _choose_maximum(self, given: int | None) -> int:
         """The user's maximum, or 4 * num_generations as far as the allocator can plan."""

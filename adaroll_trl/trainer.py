@@ -52,8 +52,10 @@ from .checks import (
     warn_if_trl_changed,
 )
 from .config import AdaRollOptions, options_of
+from .kappa import RunningKappa
 from .metrics import SuccessSignal, adaroll_metrics, reward_metrics
 from .model_card import PAPER_CITATION, PAPER_TITLE, complete_model_card
+from .noise import KappaCallback
 from .planner import Decision, RolloutPlanner
 from .priors import pass_rates
 from .rounds import append_logs, merge_metrics, merge_outputs, pad_columns, replace_last, scratch_logs
@@ -126,6 +128,10 @@ class AdaRollMixin(_Base):
         self._held_metrics: dict[str, list[float]] = {}
         self._allocator_before: Callable[[], dict[str, Any]] = dict
         self._weighting_before: dict[str, Any] = {}
+        self._kappa: RunningKappa | None = None
+        if options.kappa_every is not None:
+            self._kappa = RunningKappa(options.kappa)
+            self.add_callback(KappaCallback(self, options.kappa_every, found=self._kappa.update))
         add_default_callbacks(self)
 
     @property
@@ -172,6 +178,9 @@ class AdaRollMixin(_Base):
 
     def _start_batch(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
         rows = self._gather_prompts(inputs)
+        if self._kappa is not None:
+            kappa = self._weighting.kappa = self._kappa.value
+            self._planner.use_kappa(kappa)
         if self._beliefs.decay > 0 and self.environments_own_prompts and "prompt_id" not in rows[0]:
             raise ValueError(
                 f"belief_decay={self._beliefs.decay} with an environment needs a `prompt_id` column: the environment "
@@ -444,6 +453,8 @@ class AdaRollMixin(_Base):
         }
         if self._beliefs.prior_fit is not None:
             state["prior"] = self._beliefs.prior_fit.state_dict(before_last_update=partly_used)
+        if self._kappa is not None:  # a batch that is generated again is planned with the newest
+            state["kappa"] = self._kappa.state_dict()
         return state
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -468,6 +479,8 @@ class AdaRollMixin(_Base):
                 self._calibration.load_state_dict(state["calibration"])
             if self._beliefs.prior_fit is not None:
                 self._beliefs.prior_fit.load_state_dict(state.get("prior", {}))
+            if self._kappa is not None and "kappa" in state:
+                self._kappa.load_state_dict(state["kappa"])
 
 
 class AdaRollGRPOTrainer(AdaRollMixin, GRPOTrainer):

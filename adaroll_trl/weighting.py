@@ -62,10 +62,11 @@ class PromptWeighting:
 
     Attributes:
         of_unscaled (`bool`): whether the factors belong to advantages that are not divided by their group's std.
+        kappa (`float`): of "progress"; may be set between batches.
     """
 
     def __init__(self, options: AdaRollOptions, num_generations: int) -> None:
-        self._weighting, self._kappa, self._group = options.prompt_weighting, options.kappa, num_generations
+        self._weighting, self.kappa, self._group = options.prompt_weighting, options.kappa, num_generations
         self.of_unscaled = self._weighting not in ("rollout", "prompt")
         self._rates = PassRates(options.prior_alpha, options.prior_beta)
         self._curve = WeightCurve()
@@ -83,7 +84,7 @@ class PromptWeighting:
         if self._weighting == "prompt":
             return even_factors(batch.rollouts)
         if self._weighting == "progress":
-            return progress_factors(batch.successes, batch.failures, self._kappa)
+            return progress_factors(batch.successes, batch.failures, self.kappa)
         if self._weighting == "unbiased":
             return unbiased_factors(batch, self._group)
         assert self._target is not None

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from adaroll_trl import AdaRollGRPOTrainer
-from adaroll_trl.noise import KappaCallback, estimate_kappa, measure_kappa, rollout_gradients
+from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
+from adaroll_trl.kappa import RunningKappa
+from adaroll_trl.noise import KappaCallback, KappaEstimate, estimate_kappa, measure_kappa, rollout_gradients
 from tests.tiny import build_model_dir, make_trainer
 
 
@@ -185,3 +190,69 @@ def test_measuring_changes_nothing(build):
 def test_an_interval_of_no_steps_is_refused(build):
     with pytest.raises(ValueError, match="every=0 must be at least 1"):
         KappaCallback(None, every=0)
+
+
+# kappa while training
+
+
+def test_the_running_kappa_weighs_by_error_and_forgets():
+    def found(inverse: float, error: float) -> KappaEstimate:
+        return KappaEstimate(1 / inverse if inverse > 0 else math.inf, inverse, error, 1.0, inverse, 8, 64)
+
+    running = RunningKappa(2.0)
+    assert running.value == 2
+    for _ in range(40):
+        running.update(found(0.125, 0.05))
+    assert running.value == 8
+    running.update(found(4.0, 5.0))  # rough: hardly counts
+    assert running.value == 8
+    for _ in range(40):
+        running.update(found(-0.5, 0.05))  # no spread seen: as large as it goes
+    assert running.value == 64
+    for _ in range(40):
+        running.update(found(1.0, 0.05))
+    assert running.value == 1
+    before = running.state_dict()
+    running.update(found(math.nan, 0.1))
+    running.update(found(1.0, 0.0))
+    assert running.state_dict() == before
+    other = RunningKappa(2.0)
+    other.load_state_dict(json.loads(json.dumps(before)))
+    assert other.value == running.value
+    with pytest.raises(ValueError, match="a finite `weight` above 0"):
+        other.load_state_dict({"sum": 1.0, "weight": -1.0})
+
+
+@given(st.floats(0.01, 100), st.floats(-100, 100), st.floats(0.01, 100))
+def test_the_running_kappa_is_on_its_grid(start, inverse, error):
+    running = RunningKappa(start)
+    running.update(KappaEstimate(1.0, inverse, error, 1.0, 1.0, 3, 9))
+    assert 1 / 8 <= running.value <= 64
+    assert 2 * math.log2(running.value) == pytest.approx(round(2 * math.log2(running.value)))
+
+
+def test_kappa_is_measured_and_used(build):
+    options = {"utility": "progress", "prompt_weighting": "progress", "kappa": 0.3, "kappa_every": 1}
+    options |= {"num_generations": 8, "steps_per_generation": 8, "per_device_train_batch_size": 4, "min_rollouts": 4}
+    trainer = build(**options, max_steps=24, save_strategy="steps", save_steps=16)
+    trainer.train()
+    assert len([entry for entry in trainer.state.log_history if "adaroll/kappa_inverse" in entry]) > 3
+    used = dict(trainer._planner.utility.parameters)["kappa"]
+    assert used != 0.3
+    assert used == trainer._weighting.kappa == dict(trainer.allocator.utility.parameters)["kappa"]
+    again = build(**options, max_steps=16)
+    again._restore(str(Path(trainer.args.output_dir) / "checkpoint-16"))
+    assert again._kappa.value != 0.3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kappa_every": 5}, "kappa_every=5 measures a kappa that nothing reads"),
+        ({"kappa_every": 0, "utility": "progress"}, "kappa_every=0 must be"),
+        ({"kappa_every": 5, "utility": "progress", "allocator": "adaroll_joint"}, "its tables take seconds to hours"),
+    ],
+)
+def test_a_kappa_that_cannot_be_measured_is_refused(options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        AdaRollGRPOConfig(output_dir=str(tmp_path), bf16=False, use_cpu=True, **options)
