@@ -254,6 +254,7 @@ def ignored_options(options: Any, defaults: Any) -> str | None:
     unused = {
         "rounds": options.streaming or (kind is not None and not kind.reads_rounds),
         "in_flight": not options.streaming,
+        "stream_order": not options.streaming,
         "block_size": elsewhere,
         "draws_per_round": elsewhere,
         "kappa": "progress" not in (options.utility, options.prompt_weighting),

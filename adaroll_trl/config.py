@@ -79,6 +79,14 @@ class AdaRollOptions:
             "steps. None means 1/8 of the rollouts, as far as the engine can run that many."
         },
     )
+    stream_order: Literal["finish", "start"] = field(
+        default="finish",
+        metadata={
+            "help": "Only with `streaming`. 'finish': each decision knows every score so far. 'start': scores are made "
+            "known in the order in which rollouts were started, the oldest of `in_flight` first, so that decisions do "
+            "not depend on completion lengths or on timing; a long completion then holds up those behind it."
+        },
+    )
     draws_per_round: int = field(
         default=1,
         metadata={
@@ -182,6 +190,7 @@ class AdaRollOptions:
             raise ValueError(f"streaming={self.streaming!r} must be True or False.")
         if self.in_flight is not None:
             integer("in_flight", self.in_flight, 1)
+        choice("stream_order", self.stream_order, ("finish", "start"))
         for name in ("prior_alpha", "prior_beta", "prior_strength", "kappa"):
             value = getattr(self, name)
             if not (is_number(value) and value > 0):

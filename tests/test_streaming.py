@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -19,8 +20,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from packaging.version import Version
 from requests.adapters import HTTPAdapter
 from requests.exceptions import ConnectionError
@@ -31,6 +35,11 @@ if Version(version("trl")) < Version("1.16"):
     pytest.skip("the stand-in server speaks the protocol of TRL 1.16's client", allow_module_level=True)
 
 from adaroll_trl import AdaRollGRPOTrainer
+from adaroll_trl.allocators import AllocationState
+from adaroll_trl.streaming.engine import Engine
+from adaroll_trl.streaming.loop import Ledger, stream_rollouts
+from adaroll_trl.streaming.rollout import Rollout
+from adaroll_trl.streaming.scoring import Scorer
 from tests.compatibility import BUDGET, GROUP, PROMPTS, adaptive, ids_parity, number_in, parity
 from tests.standin import StandInLLM, StandInServer, answer
 from tests.test_equivalence import assert_same
@@ -236,6 +245,59 @@ def test_the_default_is_an_eighth_in_flight(make, sent):
     StandInLLM.last.llm_engine.vllm_config.scheduler_config.max_num_seqs = 5
     trainer.train()
     assert trainer.state.log_history[0]["adaroll/stream/in_flight"] == 5  # more than the engine runs would only queue
+
+
+# Order
+
+
+class Shuffled(Engine):
+    """Ends its requests in any order, with lengths that tell how each will be rewarded."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.open = random.Random(seed), list[str]()
+
+    def submit(self, name: str, prompt: int) -> None:
+        self.open.append(name)
+
+    def poll(self, wait: bool) -> list[tuple[str, list[int], Any]]:
+        self.random.shuffle(self.open)
+        ended = [self.open.pop() for _ in range(self.random.randrange(len(self.open) + 1))]
+        return [(name, [0], None) for name in ended]
+
+    def abort(self) -> None:
+        self.open.clear()
+
+
+def decisions(seed: int, in_flight: int, in_order: bool) -> tuple[list[str], list[float]]:
+    """What was generated of 6 prompts, and the beliefs at the time."""
+    state = AllocationState(np.zeros(6), np.zeros(6), min_rollouts=1, max_rollouts=12)
+
+    def score(rollouts: list[Rollout]) -> None:
+        for rollout in rollouts:  # a rollout's outcome is its own, whenever it ends
+            rollout.outcome = float(random.Random(f"{rollout.prompt} {rollout.sample}").random() < rollout.prompt / 6)
+
+    ledger = Ledger(HardestFirst().stream(state, 36, in_flight), "hardest_first", state)
+    streamed = stream_rollouts(Shuffled(seed), Scorer(score), ledger, 36, in_flight, in_order)
+    return [rollout.name for rollout in streamed.rollouts], [rollout.belief_mean for rollout in streamed.rollouts]
+
+
+@given(st.integers(0, 10**6), st.integers(1, 36))
+@settings(max_examples=30, deadline=None)
+def test_in_order_of_start_no_decision_depends_on_lengths_or_time(seed, in_flight):
+    assert decisions(seed, in_flight, in_order=True) == decisions(0, in_flight, in_order=True)
+
+
+def test_in_order_of_the_end_they_do():
+    assert len({tuple(decisions(seed, 6, in_order=False)[0]) for seed in range(10)}) > 1
+
+
+def test_the_order_of_start_in_a_trainer(make, backend):
+    trainer = make(stream_order="start", max_steps=2, **backend)
+    trainer.train()
+    (_, output) = trainer.recorded[0]
+    assert len(output["advantages"]) == BUDGET
+    if trainer.use_vllm:
+        check_output(output)
 
 
 # Slow rewards

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,7 +93,9 @@ class Ledger:
             )
 
 
-def stream_rollouts(engine: Engine, scorer: Scorer, ledger: Ledger, budget: int, in_flight: int) -> Streamed:
+def stream_rollouts(
+    engine: Engine, scorer: Scorer, ledger: Ledger, budget: int, in_flight: int, in_order: bool = False
+) -> Streamed:
     """Generate and score exactly `budget` rollouts, `in_flight` at a time. On any error the engine is emptied.
 
     The next prompt is decided once what has just ended is scored, if that takes no longer than `PATIENCE`. Scores that
@@ -100,16 +103,21 @@ def stream_rollouts(engine: Engine, scorer: Scorer, ledger: Ledger, budget: int,
     more than 2 `in_flight` rollouts are ever without a score: beyond, the engine waits, for what is decided blindly
     would be decided badly.
 
+    With `in_order`, the k-th decision knows the outcomes of the first k - `in_flight` rollouts and of no other. Then
+    no decision depends on how long a completion is, or on time; but a long one holds up those behind it.
+
     Raises:
         Exception: what the engine or a reward function raised.
     """
+    queue = _InOrder(ledger, in_flight) if in_order else _AsTheyEnd(ledger, in_flight)
     rollouts: list[Rollout] = []
     running: dict[str, Rollout] = {}
     open_, waiting = 0, 0.0
     try:
         while len(rollouts) < budget or open_:
-            while len(rollouts) < budget and len(running) < in_flight and open_ < 2 * in_flight:
+            while len(rollouts) < budget and len(running) < in_flight and queue.lets_start(open_):
                 rollout = ledger.next_rollout()
+                queue.started(rollout)
                 rollouts.append(rollout)
                 running[rollout.name] = rollout
                 open_ += 1
@@ -122,10 +130,10 @@ def stream_rollouts(engine: Engine, scorer: Scorer, ledger: Ledger, budget: int,
                     ended.append(rollout)
             scorer.submit(ended)
             start = time.perf_counter()
-            stalled = not running or (len(running) < in_flight and open_ >= 2 * in_flight)
             patience = PATIENCE if ended and scorer.seconds <= PATIENCE else 0.0
+            stalled = not running or (len(running) < in_flight and open_ >= 2 * in_flight)
             for rollout in scorer.collect(None if stalled else patience):
-                ledger.record(rollout)
+                queue.scored(rollout)
                 open_ -= 1
             waiting += time.perf_counter() - start
         ledger.check_end()
@@ -137,3 +145,42 @@ def stream_rollouts(engine: Engine, scorer: Scorer, ledger: Ledger, budget: int,
         engine.close()
     rollouts.sort(key=lambda rollout: (rollout.prompt, rollout.sample))
     return Streamed(rollouts, ledger.seconds, waiting, scorer.calls, engine.steps, in_flight)
+
+
+class _AsTheyEnd:
+    """Every score is known to the next decision."""
+
+    def __init__(self, ledger: Ledger, in_flight: int) -> None:
+        self._ledger, self._in_flight = ledger, in_flight
+
+    def lets_start(self, unscored: int) -> bool:
+        return unscored < 2 * self._in_flight
+
+    def started(self, rollout: Rollout) -> None:
+        pass
+
+    def scored(self, rollout: Rollout) -> None:
+        self._ledger.record(rollout)
+
+
+class _InOrder(_AsTheyEnd):
+    """Once `in_flight` rollouts were started, each decision learns one more score: the oldest not yet known."""
+
+    def __init__(self, ledger: Ledger, in_flight: int) -> None:
+        super().__init__(ledger, in_flight)
+        self._unknown: deque[Rollout] = deque()  # in the order of their start
+        self._scored: set[str] = set()
+
+    def lets_start(self, unscored: int) -> bool:
+        if len(self._unknown) < self._in_flight:
+            return True
+        if self._unknown[0].name not in self._scored:
+            return False
+        self._ledger.record(self._unknown.popleft())
+        return True
+
+    def started(self, rollout: Rollout) -> None:
+        self._unknown.append(rollout)
+
+    def scored(self, rollout: Rollout) -> None:
+        self._scored.add(rollout.name)

@@ -234,7 +234,8 @@ class StreamedBatch:
         try:
             ledger = self._hooks.ledger(self._own)
             scorer = Scorer(lambda rollouts: self._score(rollouts, held))
-            streamed = stream_rollouts(make(), scorer, ledger, self._budget, self._in_flight)
+            in_order = self._trainer.adaroll.stream_order == "start"
+            streamed = stream_rollouts(make(), scorer, ledger, self._budget, self._in_flight, in_order)
         except Exception as error:
             self._failure = error
             return []
