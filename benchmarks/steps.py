@@ -25,10 +25,7 @@ import os
 import platform
 import statistics
 import tempfile
-import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +36,13 @@ import torch
 import transformers
 import trl
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
 from adaroll_trl.demo.problems import builtin_problems, exact_match
 from adaroll_trl.demo.tiny import build_model, build_tokenizer, warm_up
+from adaroll_trl.gpu_check.turns import Stopwatch, stopwatches, train_in_turns
 from adaroll_trl.tasks import get_task
 
 ROOT = Path(__file__).parent.parent
@@ -52,73 +50,11 @@ ARMS: dict[str, int | None] = {"GRPO": None, "1 round": 1, "2 rounds": 2, "4 rou
 PHASES = ("generate", "reward", "allocate", "other", "train")
 
 
-class Turns:
-    """Lets threads run one at a time, in a fixed order."""
-
-    def __init__(self, members: int) -> None:
-        self._members, self._turn, self._changed = members, 0, threading.Condition()
-        self.ready = threading.Barrier(members)
-
-    def wait_for(self, member: int) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._turn == member)
-
-    def pass_on(self, member: int) -> None:
-        with self._changed:
-            self._turn = (member + 1) % self._members
-            self._changed.notify_all()
-
-    def give_up(self) -> None:
-        """Wake everybody after a failure, so that nobody waits for ever."""
-        self.ready.abort()
-        with self._changed:
-            self._turn = -1
-            self._changed.notify_all()
-
-
-class Stopwatch(TrainerCallback):
-    """Times an arm's steps and their phases, and waits for the arm's turn before each step."""
-
-    def __init__(self, member: int, turns: Turns) -> None:
-        self.member, self.turns = member, turns
-        self.steps: list[dict[str, float]] = []
-        self._spent: dict[str, float] = defaultdict(float)
-
-    def around(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self._spent[phase] += time.perf_counter() - start
-
-        return timed
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.turns.ready.wait()
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.turns.wait_for(self.member)
-        self._spent.clear()
-        self._start = time.perf_counter()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        total = time.perf_counter() - self._start
-        spent = self._spent
-        inside = spent["generate"] + spent["reward"] + spent["allocate"]
-        self.steps.append(
-            {
-                "step": total,
-                **{phase: spent[phase] for phase in ("generate", "reward", "allocate")},
-                "other": spent["prepare"] - inside,
-                "train": total - spent["prepare"],
-            }
-        )
-        if state.global_step < args.max_steps:
-            self.turns.pass_on(self.member)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.turns.pass_on(self.member)
+def phases(step: dict[str, float]) -> dict[str, float]:
+    """A step's seconds as they add up, from those around TRL's methods, some of which call each other."""
+    parts = {phase: step.get(phase, 0.0) for phase in ("generate", "reward", "allocate")}
+    other = step["prepare"] - sum(parts.values())
+    return {"step": step["step"], **parts, "other": other, "train": step["step"] - step["prepare"]}
 
 
 def tiny_case() -> dict[str, Any]:
@@ -204,34 +140,16 @@ def build_trainer(case: dict[str, Any], rounds: int | None, folder: str, stopwat
 
 def run(case: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
     """Every arm's steps, in order."""
-    turns = Turns(len(ARMS))
-    stopwatches = {arm: Stopwatch(member, turns) for member, arm in enumerate(ARMS)}
-    failures: list[BaseException] = []
+    watches = stopwatches(list(ARMS))
     with tempfile.TemporaryDirectory() as folder:
-        trainers = {arm: build_trainer(case, rounds, folder, stopwatches[arm]) for arm, rounds in ARMS.items()}
-
-        def train(trainer: Any) -> None:
-            try:
-                trainer.train()
-            except BaseException as error:
-                failures.append(error)
-                turns.give_up()
-
-        threads = [threading.Thread(target=train, args=(trainer,), daemon=True) for trainer in trainers.values()]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            if failures:
-                raise failures[0]
-            threads[0].join(0.2)
-            time.sleep(0.05)
-    if failures:
-        raise failures[0]
+        trainers = {arm: build_trainer(case, rounds, folder, watches[arm]) for arm, rounds in ARMS.items()}
+        train_in_turns(trainers, watches)
+    steps = {arm: [phases(step) for step in watch.steps] for arm, watch in watches.items()}
     for arm, trainer in trainers.items():
         played = [entry["adaroll/rounds"] for entry in trainer.state.log_history if "adaroll/rounds" in entry]
-        for step, rounds in zip(stopwatches[arm].steps, played, strict=False):
+        for step, rounds in zip(steps[arm], played, strict=False):
             step["rounds"] = rounds  # fewer than asked for where the budget was spent before the last
-    return {arm: stopwatch.steps for arm, stopwatch in stopwatches.items()}
+    return steps
 
 
 def summarise(steps: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any]]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Check in at most 8 minutes that this machine trains with adaroll_trl: CUDA, bfloat16, attention, GRPO and AdaRoll with
+# Check in at most 10 minutes that this machine trains with adaroll_trl: CUDA, bfloat16, attention, GRPO and AdaRoll with
 # full fine-tuning and LoRA, vLLM, NCCL over all GPUs. Prints one table; exits non-zero if a check fails.
 #
 #     bash scripts/gpu_check.sh                              with a tiny random model, offline

@@ -15,13 +15,13 @@ from .plan import make_plan
 from .report import Row, exit_code, table
 from .runner import Runner
 
-TIME_LIMIT = 480.0
+TIME_LIMIT = 600.0
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpu_check",
-        description="Checks in at most 8 minutes that this machine trains with adaroll_trl, and prints one table. "
+        description="Checks in at most 10 minutes that this machine trains with adaroll_trl, and prints one table. "
         "Exits non-zero if a check fails. Nothing is installed, and nothing downloaded unless --model is a Hub id.",
     )
     parser.add_argument(

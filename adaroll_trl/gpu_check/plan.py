@@ -128,6 +128,9 @@ def _vllm(cuda: str | None, gpus: Sequence[str]) -> list[Launch]:
             name = f"vLLM colocate{', sleep mode' if sleep else ''}, {arm}"
             options = {"rounds": rounds, "sleep": sleep}
             launches.append(Launch((Check(name, "training:vllm_colocate", 150, options, missing),)))
+    for capacity, when in ((None, "all at once"), (32, "32 at once")):
+        name = f"vLLM colocate, GRPO, rounds and stream, {when}"
+        launches.append(Launch((Check(name, "side_by_side:costs", 180, {"capacity": capacity}, missing),)))
     few = missing or (None if len(gpus) > 1 else "needs 2 GPUs")
     server = Check(
         "vLLM server, AdaRoll, 4 rounds",

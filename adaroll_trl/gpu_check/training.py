@@ -15,7 +15,7 @@ import random
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -237,15 +237,20 @@ def _run_with_vllm(trainer: Any, calls: list[int], rounds: int) -> str:
     generation.sync_weights = counted
     note = _run(trainer, calls, rounds)
     require(len(syncs) == STEPS, f"{len(syncs)} weight syncs in {STEPS} batches")
-    name = "sampling/sampling_logp_difference/mean"
-    difference = max(entry[name] for entry in trainer.state.log_history if name in entry)
-    limit = LARGEST_LOGP_DIFFERENCE
-    require(difference < limit, f"vLLM's log-probabilities differ by {difference:.3f} on average, limit {limit}")
+    difference = check_logps(trainer.state.log_history, "vLLM")
     note = f"{note}, 1 sync a batch, log-probabilities differ by {difference:.4f}"
     if not torch.cuda.is_available():
         return note
     free, total = torch.cuda.mem_get_info()  # vLLM's memory does not all pass through torch's own count
     return f"{note}, {(total - free) / 2**30:.1f} GiB of the GPU in use"
+
+
+def check_logps(log: Sequence[dict[str, float]], what: str) -> float:
+    """What vLLM sampled with is what the trainer computes: the largest mean difference of a step, in nats."""
+    name, limit = "sampling/sampling_logp_difference/mean", LARGEST_LOGP_DIFFERENCE
+    difference = max(entry[name] for entry in log if name in entry)
+    require(difference < limit, f"{what}: log-probabilities differ by {difference:.3f} on average, limit {limit}")
+    return difference
 
 
 def vllm_colocate(context: Context) -> str:
