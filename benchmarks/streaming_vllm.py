@@ -1,9 +1,9 @@
-"""Engine steps and time of a step of GRPO, of 2 and 4 rounds and of a stream, on a real vLLM on the CPU. One command:
+"""Engine steps and time of a step of GRPO, of 2 and 4 rounds and of streams, on a real vLLM on the CPU. One command:
 
     bash scripts/test_vllm.sh --setup-only                  # once: the environment
     .venv-vllm/bin/python -m benchmarks.streaming_vllm
 
-vLLM runs in the trainer's process. All four arms train on one tiny random Llama and one engine, and take turns, one
+vLLM runs in the trainer's process. All arms train on one tiny random Llama and one engine, and take turns, one
 batch each, so that other work on the machine falls on all alike. It is done twice, each in a process of its own: with
 an engine that runs 1/8 of a batch's rollouts at once, and with one that runs all of them. An engine step adds a token
 to every sequence that runs; the steps are calls of the engine's `step`. What a batch is: see
@@ -30,11 +30,12 @@ from typing import Any
 
 from adaroll_trl.files import write_json
 from adaroll_trl.gpu_check.model import build_model_dir
-from adaroll_trl.gpu_check.side_by_side import BUDGET, LONGEST, MEAN_LENGTH, PROMPTS, run_side_by_side
+from adaroll_trl.gpu_check.side_by_side import ARMS, BUDGET, LONGEST, MEAN_LENGTH, PROMPTS, run_side_by_side
 from adaroll_trl.markdown import markdown_table
 from tests.cpu_vllm import VLLM_ENVIRONMENT, Record, colocate
 
 ROOT = Path(__file__).parent.parent
+IN_ORDER = {"stream, order of start": {**(ARMS["stream"] or {}), "stream_order": "start"}}
 SHARE = 8  # an engine of limited capacity runs 1 in so many of a batch's rollouts at once
 COLUMNS = {  # head, factor, digits
     "engine_steps": ("engine steps", 1, 0),
@@ -50,11 +51,11 @@ INTRODUCTION = """\
 
 {versions}
 
-vLLM runs in the trainer's process. All four train one tiny random Llama on one engine and take turns, a batch each;
+vLLM runs in the trainer's process. All train one tiny random Llama on one engine and take turns, a batch each;
 means over {batches} batches and their standard errors, a first batch left out. A batch is {prompts} prompts and
 {budget} rollouts; lengths are geometric, {mean} tokens on average, cut at {cut}. A prompt's success rate is uniform
-over 0 to 1 and the reward a coin of that rate. AdaRoll decides with `utility="mixed"`; the stream has the default
-{in_flight} requests in flight.
+over 0 to 1 and the reward a coin of that rate. AdaRoll decides with `utility="mixed"`; streams have the default
+{in_flight} requests in flight, and one of them `stream_order="start"`.
 
 - *engine steps*: calls of the engine's `step` in a batch, each of which adds a token to every sequence that runs.
 - *generating*: seconds in `_generate`, the stream's rewards and decisions included.
@@ -72,7 +73,9 @@ def measure(capacity: int | None, batches: int) -> dict[str, Any]:
     options = {"use_cpu": True, "model_init_kwargs": {"dtype": "float32"}, "vllm_max_model_length": 256}
     with tempfile.TemporaryDirectory() as folder:
         model = build_model_dir(Path(folder) / "model")
-        arms = run_side_by_side(str(model), Path(folder) / "out", batches, capacity, True, options)
+        arms = run_side_by_side(
+            str(model), Path(folder) / "out", batches, capacity, True, options, {**ARMS, **IN_ORDER}
+        )
     return {
         "capacity": capacity or BUDGET,
         "seconds": time.perf_counter() - started,

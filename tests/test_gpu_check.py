@@ -6,6 +6,7 @@ What needs a GPU cannot run here. The vLLM checks run against the stand-ins of `
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -182,8 +183,9 @@ def vllm(monkeypatch: pytest.MonkeyPatch, model_dir: Path, tmp_path: Path) -> An
     monkeypatch.setattr(training, "serve", serve)
     monkeypatch.setattr(training, "LARGEST_LOGP_DIFFERENCE", 10.0)  # the stand-in's are made up
 
-    def check(function: str, **options: Any) -> str:
-        return getattr(training, function)(Context("cpu", str(model_dir), True, str(tmp_path), options))
+    def check(function: Any, **options: Any) -> str:
+        function = getattr(training, function) if isinstance(function, str) else function
+        return function(Context("cpu", str(model_dir), True, str(tmp_path), options))
 
     return check
 
@@ -211,3 +213,76 @@ def test_a_sync_in_every_round_is_seen(vllm, monkeypatch):
 @needs_new_client
 def test_vllm_server(vllm):
     assert "1 sync a batch" in vllm("vllm_server", rounds=4, server_gpu="1")
+
+
+@pytest.fixture
+def costs(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`costs(capacity=4)` makes the check, with two batches of 8 prompts and 32 rollouts for each arm.
+
+    The engine, `LLM.last`, runs no more than it was made for, and a token of each request a step.
+    """
+    import trl.generation.vllm_generation as generation_module
+
+    from adaroll_trl.gpu_check import side_by_side
+    from tests.standin import OutputKind, StandInLLM
+
+    class Engine(StandInLLM):
+        """`generate` by steps, so many requests at once as the engine has room for."""
+
+        def generate(self, prompts: list[dict[str, Any]], sampling_params: Any, use_tqdm: bool) -> list[Any]:
+            sampling_params.output_kind = OutputKind.FINAL_ONLY
+            waiting, outputs = list(enumerate(prompts)), {}
+            while waiting or self.llm_engine.has_unfinished_requests():
+                while waiting and len(self.llm_engine.running) < self.options["max_num_seqs"]:
+                    row, prompt = waiting.pop(0)
+                    self.llm_engine.add_request(str(row), prompt, sampling_params)
+                outputs |= {int(output.request_id): output for output in self.llm_engine.step()}
+            return [outputs[row] for row in range(len(prompts))]
+
+    monkeypatch.setattr(side_by_side, "BUDGET", 32)
+    monkeypatch.setattr(side_by_side, "BATCHES", 2)
+    for name, value in (("per_device_train_batch_size", 8), ("num_generations", 4), ("max_completion_length", 8)):
+        monkeypatch.setitem(side_by_side._CONFIG, name, value)
+    monkeypatch.setattr(generation_module, "LLM", Engine)
+    return partial(vllm, side_by_side.costs)
+
+
+@needs_new_client
+def test_side_by_side(costs, monkeypatch):
+    """One engine for all arms, each counted on its own; what costs too much, or does not spend its budget, fails."""
+    import trl.generation.vllm_generation as generation_module
+
+    from adaroll_trl.gpu_check import side_by_side
+
+    note = costs(capacity=4)
+    engine = generation_module.LLM.last
+    assert engine.options["max_num_seqs"] == engine.llm_engine.most_at_once == 4
+    arms = dict(re.findall(r"(\w+(?: rounds)?) (\d+) engine steps", note))
+    assert list(arms) == list(side_by_side.ARMS)
+    steps = {arm: int(found) for arm, found in arms.items()}
+    # 32 completions of 5 to 8 tokens, 4 at a time, and up to 7 steps that each round waits
+    assert all(40 <= found <= 64 + 4 * 7 for found in steps.values()), steps
+    assert float(note.rsplit(" ", 1)[1]) == pytest.approx(steps["stream"] / steps["GRPO"], abs=0.02)
+
+    assert "GRPO 8 engine steps" in costs(capacity=None)  # all at once
+    assert generation_module.LLM.last.options["max_num_seqs"] == 32
+    monkeypatch.setattr(side_by_side, "LARGEST_COST", 0.5)
+    with pytest.raises(CheckFailedError, match="times GRPO's engine steps, not 0"):
+        costs(capacity=4)
+    monkeypatch.setattr(side_by_side, "BUDGET", 40)
+    with pytest.raises(CheckFailedError, match="GRPO: 32 rollouts were rewarded in a batch, not 40"):
+        costs(capacity=4)
+
+
+@needs_new_client
+def test_an_arm_that_fails_is_named(costs, monkeypatch):
+    """And nobody waits for it for ever."""
+    from adaroll_trl.gpu_check import side_by_side
+
+    def fails(stream: Any) -> int:
+        raise ZeroDivisionError("no more prompts")
+
+    monkeypatch.setattr("tests.tiny.Hardest.next_prompt", fails)
+    monkeypatch.setitem(side_by_side.ARMS, "stream", {"streaming": True, "allocator": "tests.tiny:HardestFirst"})
+    with pytest.raises(RuntimeError, match="stream: ZeroDivisionError: no more prompts"):
+        costs(capacity=4)

@@ -83,7 +83,13 @@ class Arm:
 
 
 def run_side_by_side(
-    model: str, folder: Path, batches: int, capacity: int | None, random_model: bool, options: Mapping[str, Any]
+    model: str,
+    folder: Path,
+    batches: int,
+    capacity: int | None,
+    random_model: bool,
+    options: Mapping[str, Any],
+    arms: Mapping[str, dict[str, Any] | None] = ARMS,
 ) -> dict[str, Arm]:
     """Train all arms in turns, on one model and one engine.
 
@@ -94,6 +100,7 @@ def run_side_by_side(
         capacity (`int`, *optional*): sequences that the engine runs at once; None for TRL's choice, the whole batch.
         random_model (`bool`): whether stop tokens make the lengths.
         options (mapping): fields of `GRPOConfig`, those that depend on the machine.
+        arms (mapping, *optional*): by name fields of `AdaRollGRPOConfig`, or None for GRPOTrainer.
 
     Returns:
         `dict`: the arms by name, in the order in which they took turns.
@@ -108,10 +115,10 @@ def run_side_by_side(
     config = {**_CONFIG, **options, **lengths, "max_steps": batches, "output_dir": str(folder)}
     counts: Counter[str] = Counter()
     gauges = {name: partial(counts.__getitem__, name) for name in ("engine_steps", "syncs", "rewarded")}
-    watches = stopwatches(list(ARMS), gauges)
+    watches = stopwatches(list(arms), gauges)
     trainers: dict[str, Any] = {}
     with _one_engine(capacity, counts):
-        for arm, own in ARMS.items():
+        for arm, own in arms.items():
             trainer_class, config_class = (
                 (GRPOTrainer, GRPOConfig) if own is None else (AdaRollGRPOTrainer, AdaRollGRPOConfig)
             )
