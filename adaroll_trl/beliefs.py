@@ -13,7 +13,7 @@ before they decay.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -105,7 +105,7 @@ class Beliefs:
         self.decay, self.strength = decay, prior_strength
         self.prior_fit = PriorFit(prior_alpha, prior_beta) if prior_source == "empirical_bayes" else None
         self._outcomes: dict[str, tuple[float, float]] = {}
-        self._before_last_update: dict[str, tuple[float, float] | None] = {}
+        self._changed: dict[str, tuple[float, float] | None] = {}  # what updates since the last snapshot replaced
 
     def __len__(self) -> int:
         return len(self._outcomes)
@@ -151,20 +151,29 @@ class Beliefs:
             self.prior_fit.update([(s, f, *own_of[key]) for key, (s, f) in pooled.items() if s + f > 0])
         if self.decay == 0:
             return
-        self._before_last_update = {key: self._outcomes.get(key) for key in pooled}
         for key, (s, f) in pooled.items():
+            self._changed.setdefault(key, self._outcomes.get(key))
             before_s, before_f = self._outcomes.get(key, (0.0, 0.0))
             self._outcomes[key] = (self.decay * (before_s + s), self.decay * (before_f + f))
 
-    def state_dict(self, before_last_update: bool = False) -> dict[str, list[float]]:
-        """The remembered outcomes, JSON-serialisable; on request as they were before the last `update`.
+    def state_dict(self) -> dict[str, list[float]]:
+        """The remembered outcomes, JSON-serialisable.
 
         What the common prior is fitted to has a state of its own, `prior_fit.state_dict`.
         """
-        outcomes: dict[str, tuple[float, float] | None] = dict(self._outcomes)
-        if before_last_update:
-            outcomes.update(self._before_last_update)
-        return {key: list(value) for key, value in outcomes.items() if value is not None}
+        return {key: list(value) for key, value in self._outcomes.items()}
+
+    def snapshot(self) -> Callable[[], dict[str, list[float]]]:
+        """The state as it is now: a function that returns it whatever follows, until the next snapshot.
+
+        It costs nothing: the outcomes may be a million, and only what updates replace is kept.
+        """
+        changed = self._changed = {}
+
+        def state() -> dict[str, list[float]]:
+            return {key: list(value) for key, value in {**self._outcomes, **changed}.items() if value is not None}
+
+        return state
 
     def load_state_dict(self, state: Mapping[str, Sequence[float]]) -> None:
         """Restore what `state_dict` returned. With a decay of 0 nothing is remembered, whatever the state.
@@ -180,4 +189,4 @@ class Beliefs:
         counts = finite_array("beliefs", list(state.values()), (None, 2)).tolist()
         kept = self.decay > 0
         self._outcomes = {key: (s, f) for key, (s, f) in zip(state, counts, strict=True)} if kept else {}
-        self._before_last_update = {}
+        self._changed = {}

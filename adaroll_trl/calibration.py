@@ -8,7 +8,7 @@ first round the numbers follow from the beliefs alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ class Calibration:
     """
 
     def __init__(self) -> None:
-        self._bins = self._before_last_update = np.zeros((BINS, 3))  # rollouts, their predictions' sum, successes
+        self._bins = np.zeros((BINS, 3))  # rollouts, their predictions' sum, successes
 
     def observe(
         self, predicted: FloatArray, successes: FloatArray, failures: FloatArray, own: NDArray[np.bool_]
@@ -48,7 +48,6 @@ class Calibration:
             over that of predicting their share of successes for all: above 0 the beliefs tell prompts apart), and
             `ece`, the expected calibration error over the run's bins.
         """
-        self._before_last_update = self._bins
         predicted_mean, realised = _means(predicted, successes, failures)
         q, s, f = predicted[own], successes[own], failures[own]
         self._fill_bins(q, s, f)
@@ -74,13 +73,18 @@ class Calibration:
         rollouts, predicted, successes = self._bins.T
         return float(np.abs(predicted - successes).sum() / rollouts.sum()) if rollouts.any() else math.nan
 
-    def state_dict(self, before_last_update: bool = False) -> dict[str, Any]:
-        """The bins, JSON-serialisable; on request as they were before the last batch."""
-        return {"bins": (self._before_last_update if before_last_update else self._bins).tolist()}
+    def state_dict(self) -> dict[str, Any]:
+        """The bins, JSON-serialisable."""
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """The state as it is now: a function that returns it whatever follows."""
+        bins = self._bins  # replaced by an update, never changed
+        return lambda: {"bins": bins.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; ValueError for anything but sums."""
-        self._bins = self._before_last_update = finite_array("calibration bins", state["bins"], (BINS, 3))
+        self._bins = finite_array("calibration bins", state["bins"], (BINS, 3))
 
 
 def _means(predicted: FloatArray, successes: FloatArray, failures: FloatArray) -> tuple[float, float]:

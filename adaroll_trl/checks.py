@@ -252,9 +252,9 @@ def ignored_options(options: Any, defaults: Any) -> str | None:
     elsewhere = ":" not in options.allocator and options.allocator != "adaroll_joint"
     kind = allocator_class(options.allocator)
     unused = {
-        "rounds": options.streaming or (kind is not None and not kind.reads_rounds),
-        "in_flight": not options.streaming,
-        "stream_order": not options.streaming,
+        "rounds": options.stream_rollouts or (kind is not None and not kind.reads_rounds),
+        "in_flight": not options.stream_rollouts,
+        "stream_order": not options.stream_rollouts,
         "block_size": elsewhere,
         "draws_per_round": elsewhere,
         "kappa": "progress" not in (options.utility, options.prompt_weighting),
@@ -263,9 +263,10 @@ def ignored_options(options: Any, defaults: Any) -> str | None:
     if not ignored:
         return None
     given = ", ".join(f"{name}={getattr(options, name)!r}" for name in ignored)
+    stream = " and stream_rollouts=True" if options.stream_rollouts else ""
     return (
-        f"No effect with allocator={options.allocator!r}, utility={options.utility!r} and streaming="
-        f"{options.streaming}: {given}. Remove it, or choose what reads it."
+        f"No effect with allocator={options.allocator!r} and utility={options.utility!r}{stream}: {given}. Remove it, "
+        "or choose what reads it."
     )
 
 

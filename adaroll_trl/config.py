@@ -65,7 +65,7 @@ class AdaRollOptions:
             "longest completion. 1 decides everything from the beliefs before the first rollout."
         },
     )
-    streaming: bool = field(
+    stream_rollouts: bool = field(
         default=False,
         metadata={
             "help": "Decide rollout by rollout inside one generation call, without rounds: when a completion ends it "
@@ -75,16 +75,16 @@ class AdaRollOptions:
     in_flight: int | None = field(
         default=None,
         metadata={
-            "help": "Only with `streaming`: requests in an engine at once. Fewer adapt better and take more engine "
-            "steps. None means 1/8 of the rollouts, as far as the engine can run that many."
+            "help": "Only with `stream_rollouts`: requests in an engine at once. Fewer adapt better and take more "
+            "engine steps. None means 1/8 of the rollouts, as far as the engine can run that many."
         },
     )
     stream_order: Literal["finish", "start"] = field(
         default="finish",
         metadata={
-            "help": "Only with `streaming`. 'finish': each decision knows every score so far. 'start': scores are made "
-            "known in the order in which rollouts were started, the oldest of `in_flight` first, so that decisions do "
-            "not depend on completion lengths or on timing; a long completion then holds up those behind it."
+            "help": "Only with `stream_rollouts`. 'finish': each decision knows every score so far. 'start': scores "
+            "become known in the order in which rollouts were started, the oldest of `in_flight` first, so that "
+            "decisions do not depend on completion lengths or on timing; a long completion holds up those behind it."
         },
     )
     draws_per_round: int = field(
@@ -186,8 +186,8 @@ class AdaRollOptions:
             integer(name, getattr(self, name), least)
         if self.max_rollouts is not None:
             integer("max_rollouts", self.max_rollouts, 2)
-        if not isinstance(self.streaming, bool):
-            raise ValueError(f"streaming={self.streaming!r} must be True or False.")
+        if not isinstance(self.stream_rollouts, bool):
+            raise ValueError(f"stream_rollouts={self.stream_rollouts!r} must be True or False.")
         if self.in_flight is not None:
             integer("in_flight", self.in_flight, 1)
         choice("stream_order", self.stream_order, ("finish", "start"))
@@ -220,7 +220,7 @@ class AdaRollOptions:
         if "progress" not in (self.utility, self.prompt_weighting):
             raise ValueError(
                 f"kappa_every={self.kappa_every} measures a kappa that nothing reads. Set utility='progress' or "
-                "prompt_weighting='progress', or remove it (`adaroll_trl.noise.KappaCallback` measures it for the log)."
+                "prompt_weighting='progress', or remove it: `adaroll_trl.noise.KappaCallback` measures for the log."
             )
         if self.allocator == "adaroll_joint" and self.utility == "progress":
             raise ValueError(

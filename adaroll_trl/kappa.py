@@ -11,6 +11,7 @@ measurement. This scheme is ours.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from .noise import KappaEstimate
@@ -48,6 +49,10 @@ class RunningKappa:
 
     def state_dict(self) -> dict[str, Any]:
         return {"sum": self._sum, "weight": self._weight}
+
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """The newest state, whenever it is asked: a batch that is generated again is planned with the newest kappa."""
+        return self.state_dict
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned.

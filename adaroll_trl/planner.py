@@ -54,8 +54,8 @@ class RolloutPlanner:
         world_size: int,
         warn: Callable[[str], None],
     ) -> None:
-        self.rounds = 1 if options.streaming else options.rounds
-        self.streaming = options.streaming
+        self.rounds = 1 if options.stream_rollouts else options.rounds
+        self.streaming = options.stream_rollouts
         self.num_generations = num_generations
         self.world_size = world_size
         self.min_rollouts = min(options.min_rollouts, num_generations)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import product
 from typing import Any
@@ -136,14 +136,13 @@ class PriorFit:
 
     def __init__(self, prior_alpha: float = 1.0, prior_beta: float = 1.0) -> None:
         self.centre = (float(prior_alpha), float(prior_beta))
-        self._visits = self._before_last_update = np.zeros((0, 4))
+        self._visits = np.zeros((0, 4))
 
     def __len__(self) -> int:
         return len(self._visits)
 
     def update(self, visits: ArrayLike) -> None:
         """Append a batch's visits: rows of successes, failures and remembered counts of each, shape (visits, 4)."""
-        self._before_last_update = self._visits
         new = np.asarray(visits, dtype=np.float64).reshape(-1, 4)
         self._visits = np.concatenate([self._visits, new])[-WINDOW:]
 
@@ -155,15 +154,19 @@ class PriorFit:
         s, f, r, g = rows.T
         return fit_beta_prior(s, f, weights, remembered=(r, g), centre=self.centre)
 
-    def state_dict(self, before_last_update: bool = False) -> dict[str, Any]:
-        """The visits, JSON-serialisable; on request as they were before the last `update`."""
-        visits = self._before_last_update if before_last_update else self._visits
-        return {"visits": visits.tolist()}
+    def state_dict(self) -> dict[str, Any]:
+        """The visits, JSON-serialisable."""
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """The state as it is now: a function that returns it whatever follows."""
+        visits = self._visits  # replaced by an update, never changed
+        return lambda: {"visits": visits.tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; ValueError for anything but counts."""
         visits = finite_array("prior visits", state.get("visits", []), (None, 4))
-        self._visits = self._before_last_update = visits[-WINDOW:]
+        self._visits = visits[-WINDOW:]
 
 
 def pass_rates(column: str, values: Iterable[Any], names: Sequence[str] | None = None) -> FloatArray:

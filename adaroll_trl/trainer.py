@@ -15,7 +15,6 @@ mean nothing and are replaced once all rounds are in.
 from __future__ import annotations
 
 import inspect
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +24,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
 from .advantages import group_advantages, group_masses, unscaled, weighted_rewards
@@ -36,7 +34,6 @@ from .beliefs import Beliefs, prompt_key
 from .calibration import Calibration
 from .callbacks import add_default_callbacks
 from .callbacks.events import tell
-from .checkpoint import STATE_FILE, checkpoint_to_resume, load_state, naming_state_file, save_state
 from .checks import (
     advice_on_options,
     check_call,
@@ -58,10 +55,12 @@ from .model_card import PAPER_CITATION, PAPER_TITLE, complete_model_card
 from .noise import KappaCallback
 from .planner import Decision, RolloutPlanner
 from .priors import pass_rates
+from .resuming import Lasting, ResumingMixin
 from .rounds import append_logs, merge_metrics, merge_outputs, pad_columns, replace_last, scratch_logs
 from .streaming.checks import check_streaming
-from .streaming.seams import Hooks, StreamedBatch, parts_of_batch, requests_in_flight
-from .user_functions import checked_rewards, checked_rollouts, raise_own_reward_error, raise_reward_errors
+from .streaming.mixin import StreamingMixin
+from .streaming.seams import StreamedBatch
+from .user_functions import checked_rewards, checked_rollouts, raise_reward_errors
 from .vllm import kept_awake
 from .weighting import PromptWeighting
 
@@ -75,7 +74,7 @@ _T = TypeVar("_T")
 warn_if_trl_changed()
 
 
-class AdaRollMixin(_Base):
+class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
     """Adaptive rollout allocation for a GRPOTrainer subclass; it comes first among the bases.
 
     ```python
@@ -126,8 +125,6 @@ class AdaRollMixin(_Base):
         self._round: Round | None = None  # the one that is running
         self._stream: StreamedBatch | None = None  # likewise
         self._held_metrics: dict[str, list[float]] = {}
-        self._allocator_before: Callable[[], dict[str, Any]] = dict
-        self._weighting_before: dict[str, Any] = {}
         self._kappa: RunningKappa | None = None
         if options.kappa_every is not None:
             self._kappa = RunningKappa(options.kappa)
@@ -151,7 +148,7 @@ class AdaRollMixin(_Base):
     def _check_allocator(self) -> None:
         prompts = self.args.generation_batch_size // self.num_generations
         name = getattr(self.allocator, "name", type(self.allocator).__name__)
-        if self.adaroll.streaming:
+        if self.adaroll.stream_rollouts:
             check_streaming(self, self.allocator, prompts)
         if self.adaroll.prompt_weighting == "unbiased":
             check_unbiased(name, self._from_main(lambda: self._planner.has_stopping_plan(prompts)))
@@ -168,7 +165,7 @@ class AdaRollMixin(_Base):
             pad_columns(self._logs["extra"], len(inputs) * self.accelerator.num_processes)
             return output
         batch = self._start_batch(inputs)
-        if self.adaroll.streaming:
+        if self.adaroll.stream_rollouts:
             self._run_stream(batch)
         else:
             with kept_awake(self, batch.rounds_left):
@@ -194,8 +191,7 @@ class AdaRollMixin(_Base):
         alpha, beta = self._beliefs.prior(keys, rates)
         self.last_batch = None  # its tokens would stay on the device through the next generation
         self._held_metrics = {}
-        self._allocator_before = self.allocator.snapshot()
-        self._weighting_before = self._weighting.state_dict()
+        self._remember_state()
         budget = len(rows) * self.num_generations
         return GenerationBatch(rows, keys, alpha, beta, left=budget, rounds_left=rounds, pass_rates=rates)
 
@@ -258,50 +254,6 @@ class AdaRollMixin(_Base):
     def _record_round(self, batch: GenerationBatch, round_: Round) -> None:
         round_.outcomes = self._success.outcomes(round_.rewards)
         batch.record(round_, *tally(round_.outcomes, round_.group_ids, batch.num_prompts))
-
-    # A stream instead of rounds
-
-    def _run_stream(self, batch: GenerationBatch) -> None:
-        """One generation call that decides rollout by rollout: a single round whose counts are known at its end."""
-        equal = np.full(batch.num_prompts, self.num_generations)
-        round_ = batch.plan_round(equal, self.accelerator.process_index, self.accelerator.num_processes)
-        parts = parts_of_batch(self, batch.num_prompts)
-        in_flight = requests_in_flight(self, batch.left // len(parts))
-        sent, estimates = self._from_main(lambda: self._planner.start_streams(batch, parts, in_flight))
-        batch.estimates |= estimates
-        hooks = Hooks(
-            ledger=lambda part: self._planner.ledger(
-                batch, part, in_flight, sent[parts.index(part)] if sent else None
-            ),
-            score=self._score_alone,
-            outcomes=lambda rewards: self._success.outcomes(rewards, watch=False),
-        )
-        self._stream = StreamedBatch(self, batch, round_, hooks, in_flight)
-        try:
-            with self._stream.installed(), self._recording(round_, is_last=True):
-                round_.output = super()._generate_and_score_completions(self._stream.inputs)
-            self._record_round(batch, round_)
-            batch.seconds += self._stream.seconds
-            batch.estimates |= self._stream.metrics
-        finally:
-            self._stream = None
-
-    def _score_alone(
-        self, rows: list[dict[str, Any]], prompts: list[Any], completions: list[Any], completion_ids: list[list[int]]
-    ) -> torch.Tensor:
-        """The reward functions, for rows of a stream that this process scores while others are at theirs."""
-        with checked_rewards(self) as errors:
-            rewards = super()._calculate_rewards(rows, prompts, completions, completion_ids)
-        raise_own_reward_error(rewards, self.reward_func_names, errors)
-        return rewards
-
-    def _generate(self, prompts: list[Any], *args: Any, **kwargs: Any) -> Any:
-        if self._stream is None:
-            return super()._generate(prompts, *args, **kwargs)
-        self._stream.prepare(prompts)
-        generated = super()._generate(prompts, *args, **kwargs)
-        self._stream.settle(prompts)
-        return generated
 
     @contextmanager
     def _recording(self, round_: Round, is_last: bool) -> Iterator[None]:
@@ -425,62 +377,16 @@ class AdaRollMixin(_Base):
             grpo = ("GRPO", GRPOTrainer._paper["citation"])
             complete_model_card(Path(self.args.output_dir) / "README.md", [grpo])
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Train as TRL does; `resume_from_checkpoint=True` takes the newest checkpoint that was saved to its end."""
-        output_dir = self.args.output_dir
-        checkpoint = self._from_main(lambda: checkpoint_to_resume(output_dir, resume_from_checkpoint, self._warn))
-        return super().train(checkpoint, *args, **kwargs)
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        if self.args.should_save:
-            name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            save_state(os.path.join(self._get_output_dir(trial=trial), name), self._state_to_save())
-        super()._save_checkpoint(model, trial)
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        super()._save_rng_state(output_dir)
-        # The last that all processes write: what the main one writes next tells that the checkpoint is whole
-        self.accelerator.wait_for_everyone()
-
-    def _state_to_save(self) -> dict[str, Any]:
-        # A batch that is not used up is generated again on resume, and its rollouts are counted then
-        partly_used = self._step % (self.args.steps_per_generation * self.num_iterations) != 0
-        state = {
-            "beliefs": self._beliefs.state_dict(before_last_update=partly_used),
-            "allocator": self._allocator_before() if partly_used else self.allocator.state_dict(),
-            "weighting": self._weighting_before if partly_used else self._weighting.state_dict(),
-            "calibration": self._calibration.state_dict(before_last_update=partly_used),
+    def _lasting_parts(self) -> dict[str, Lasting]:
+        parts: dict[str, Lasting | None] = {
+            "beliefs": self._beliefs,
+            "allocator": self.allocator,
+            "weighting": self._weighting,
+            "calibration": self._calibration,
+            "prior": self._beliefs.prior_fit,
+            "kappa": self._kappa,
         }
-        if self._beliefs.prior_fit is not None:
-            state["prior"] = self._beliefs.prior_fit.state_dict(before_last_update=partly_used)
-        if self._kappa is not None:  # a batch that is generated again is planned with the newest
-            state["kappa"] = self._kappa.state_dict()
-        return state
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None:
-            self._restore(checkpoint)
-
-    def _restore(self, checkpoint: str) -> None:
-        state = self._from_main(lambda: load_state(checkpoint))  # the folder may be on one machine only
-        if state is None:
-            if self._beliefs.decay > 0 or self.allocator.state_dict():
-                self._warn(
-                    f"{checkpoint} has no {STATE_FILE}: beliefs start at the prior, the allocator's state anew."
-                )
-            return
-        with naming_state_file(checkpoint):
-            self._beliefs.load_state_dict(state["beliefs"])
-            self.allocator.load_state_dict(state["allocator"])
-            if "weighting" in state:
-                self._weighting.load_state_dict(state["weighting"])
-            if "calibration" in state:
-                self._calibration.load_state_dict(state["calibration"])
-            if self._beliefs.prior_fit is not None:
-                self._beliefs.prior_fit.load_state_dict(state.get("prior", {}))
-            if self._kappa is not None and "kappa" in state:
-                self._kappa.load_state_dict(state["kappa"])
+        return {name: part for name, part in parts.items() if part is not None}
 
 
 class AdaRollGRPOTrainer(AdaRollMixin, GRPOTrainer):

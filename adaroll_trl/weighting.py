@@ -107,6 +107,11 @@ class PromptWeighting:
         state = {"rates": self._rates.state_dict(), "curve": self._curve.state_dict()}
         return state if self._target is None else state | {"target": self._target.state_dict()}
 
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """The state as it is now: a function that returns it whatever follows."""
+        state = self.state_dict()  # arrays as lists, so a copy
+        return lambda: state
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; a target that the state does not have starts anew."""
         self._rates.load_state_dict(state["rates"])

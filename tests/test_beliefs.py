@@ -47,8 +47,12 @@ def test_the_state_before_the_last_batch_can_be_saved():
     beliefs = Beliefs(decay=1.0)
     beliefs.update(["a", "b"], np.array([1, 1]), np.array([0, 0]))
     before = beliefs.state_dict()
+    snapshot = beliefs.snapshot()
+    assert snapshot() == before
     beliefs.update(["b", "c", "c"], np.array([1, 2, 3]), np.array([0, 0, 0]))
-    assert beliefs.state_dict(before_last_update=True) == before
+    assert snapshot() == before
+    beliefs.update(["b"], np.array([0]), np.array([0]))
+    assert snapshot() == before
     assert beliefs.state_dict() == {"a": [1.0, 0.0], "b": [2.0, 0.0], "c": [5.0, 0.0]}
 
 

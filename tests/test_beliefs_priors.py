@@ -106,7 +106,7 @@ def test_old_visits_fade_and_leave():
 def test_the_window_survives_json_also_as_it_was_before_the_last_batch():
     beliefs = Beliefs(decay=0.5, prior_source="empirical_bayes")
     beliefs.update(["a", "b", "a"], np.array([2, 0, 1]), np.array([1, 3, 0]))
-    before = beliefs.fit()
+    before, snapshot = beliefs.fit(), beliefs.prior_fit.snapshot()
     beliefs.update(["b", "c"], np.array([4, 0]), np.array([0, 0]))
     state = json.loads(json.dumps(beliefs.prior_fit.state_dict()))
     # a's two places are one visit; c had no scored rollout; b remembered half of its three failures
@@ -114,7 +114,7 @@ def test_the_window_survives_json_also_as_it_was_before_the_last_batch():
     fit = PriorFit()
     fit.load_state_dict(state)
     assert fit.prior() == beliefs.fit() != before
-    fit.load_state_dict(beliefs.prior_fit.state_dict(before_last_update=True))
+    fit.load_state_dict(snapshot())
     assert fit.prior() == before
 
 
@@ -169,12 +169,12 @@ def test_calibration_against_direct_sums():
     assert found["brier_skill"] == pytest.approx(1 - np.mean((p - x) ** 2) / np.var(x))
     # Bins [.2, .3) and [.9, 1]: 4 rollouts at .25 of which 1 succeeds, 6 at .9 to .95 of which 4 do
     assert found["ece"] == pytest.approx((abs(4 * 0.25 - 1) + abs(4 * 0.9 + 2 * 0.95 - 4)) / 10)
-    before = calibration.state_dict()
+    before, snapshot = calibration.state_dict(), calibration.snapshot()
     again = Calibration()
     again.load_state_dict(json.loads(json.dumps(before)))
     second = (q[:2], np.array([0.0, 4.0]), np.array([2.0, 0.0]), own[:2])
     assert again.observe(*second) == calibration.observe(*second)
-    assert calibration.state_dict(before_last_update=True) == before
+    assert snapshot() == before
     fade = 0.5 ** (4 / 8192)
     assert calibration.expected_error() == pytest.approx((3 * 1 + fade * 1.5) / (4 + fade * 10), rel=1e-3)
 

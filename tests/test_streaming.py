@@ -75,7 +75,7 @@ def make(model_dir: Path, tmp_path: Path) -> Any:
     """Builds a streaming trainer on batches of 4 prompts and 16 rollouts, 3 in flight, that gives all to the worst."""
 
     def build(**options: Any) -> Any:
-        defaults = {"streaming": True, "in_flight": 3, "rounds": 4, "allocator": "tests.tiny:HardestFirst"}
+        defaults = {"stream_rollouts": True, "in_flight": 3, "rounds": 4, "allocator": "tests.tiny:HardestFirst"}
         where = options.pop("model_dir", model_dir)
         return adaptive(where, tmp_path, **{**defaults, "use_vllm": True, **options})
 
@@ -230,7 +230,7 @@ def test_uniform_is_grpo(sent, model_dir, tmp_path, name, loss_type):
 
     plain = train(GRPOTrainer, plain_config=True)
     in_flight = 5 if name == "colocate" else 1  # one after another, so that the server sees them in order
-    ours = train(AdaRollGRPOTrainer, allocator="uniform", streaming=True, in_flight=in_flight)
+    ours = train(AdaRollGRPOTrainer, allocator="uniform", stream_rollouts=True, in_flight=in_flight)
     for history in (plain.state.log_history, ours.state.log_history):
         for log in history:  # a mean over calls of equal size there, weighted by their size here
             log.pop("mean length", None)
@@ -492,11 +492,11 @@ def test_refusals(make, sent):
 
     refused(make, "needs an engine that takes requests while others run", use_vllm=False)
     refused(make, "allocator='pilot_commit', which decides between rounds", allocator="pilot_commit", **COLOCATE)
-    refused(make, "streaming='yes' must be True or False", streaming="yes")
+    refused(make, "stream_rollouts='yes' must be True or False", stream_rollouts="yes")
     refused(make, "in_flight=0 must be", in_flight=0)
     refused(make, "prompt_weighting='unbiased'", **COLOCATE, prompt_weighting="unbiased")
     rollout = {"rollout_func": lambda prompts, trainer: {}}
-    refused(make, "streaming=True with `rollout_func`", **COLOCATE, trainer_kwargs=rollout)
+    refused(make, "stream_rollouts=True with `rollout_func`", **COLOCATE, trainer_kwargs=rollout)
 
 
 def test_an_allocator_that_is_put_in_later_must_stream_too(make, sent):
@@ -509,8 +509,8 @@ def test_an_allocator_that_is_put_in_later_must_stream_too(make, sent):
 
 def test_options_without_effect_are_told(make, sent):
     with pytest.warns(UserWarning, match="No effect .*in_flight=3"):
-        make(**COLOCATE, streaming=False, allocator="adaroll")
-    with pytest.warns(UserWarning, match="No effect .*streaming=True: rounds=2"):
+        make(**COLOCATE, stream_rollouts=False, allocator="adaroll")
+    with pytest.warns(UserWarning, match="No effect .*stream_rollouts=True: rounds=2"):
         make(**COLOCATE, rounds=2)
 
 

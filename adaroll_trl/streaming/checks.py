@@ -9,7 +9,7 @@ from torch import nn
 from ..allocators import Allocator, streaming_allocators
 from .seams import streams_on_main
 
-_ROUNDS = "Set streaming=False, which generates in rounds."
+_ROUNDS = "Set stream_rollouts=False, which generates in rounds."
 
 
 def check_streaming(trainer: Any, allocator: Allocator, num_prompts: int) -> None:
@@ -26,12 +26,12 @@ def check_streaming(trainer: Any, allocator: Allocator, num_prompts: int) -> Non
     if not allocator.streams:
         names = ", ".join(streaming_allocators())
         raise ValueError(
-            f"streaming=True with allocator={allocator.name!r}, which decides between rounds and not while rollouts "
+            f"stream_rollouts=True with allocator={allocator.name!r}, which decides between rounds and not while rollouts "
             f"are in flight. {_ROUNDS} Or choose an allocator that streams: {names}."
         )
     if not (trainer.use_vllm or trainer.use_transformers_continuous_batching):
         raise ValueError(
-            "streaming=True needs an engine that takes requests while others run. Set use_vllm=True or "
+            "stream_rollouts=True needs an engine that takes requests while others run. Set use_vllm=True or "
             f"use_transformers_continuous_batching=True. {_ROUNDS}"
         )
     several_turns = {
@@ -42,7 +42,7 @@ def check_streaming(trainer: Any, allocator: Allocator, num_prompts: int) -> Non
     for name, value in several_turns.items():
         if value:
             raise ValueError(
-                f"streaming=True with `{name}`: its turns need whole calls of the engine, one after another. {_ROUNDS}"
+                f"stream_rollouts=True with `{name}`: its turns need whole calls of the engine, one after another. {_ROUNDS}"
             )
     _check_processes(trainer, num_prompts)
 
@@ -52,13 +52,13 @@ def _check_processes(trainer: Any, num_prompts: int) -> None:
     parallel = getattr(trainer, "vllm_tensor_parallel_size", 1) if trainer.use_vllm else 1
     if trainer.use_vllm and not streams_on_main(trainer) and parallel > 1:
         raise ValueError(
-            f"streaming=True with vllm_tensor_parallel_size={parallel} in vllm_mode='colocate': several processes "
+            f"stream_rollouts=True with vllm_tensor_parallel_size={parallel} in vllm_mode='colocate': several processes "
             f"drive one engine, and each would have to see the same rewards at the same step. {_ROUNDS} Or use "
             "vllm_mode='server', whose tensor parallelism is its own."
         )
     if world > 1 and not streams_on_main(trainer) and num_prompts % world:
         raise ValueError(
-            f"streaming=True on {world} processes: each streams its own prompts, and a generation batch of "
+            f"stream_rollouts=True on {world} processes: each streams its own prompts, and a generation batch of "
             f"{num_prompts} prompts cannot be dealt evenly. Make generation_batch_size / num_generations a multiple "
             f"of {world}. {_ROUNDS}"
         )
@@ -66,6 +66,6 @@ def _check_processes(trainer: Any, num_prompts: int) -> None:
     sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     if world > 1 and modules and sharded:
         raise ValueError(
-            "streaming=True with a reward model on several processes under DeepSpeed or FSDP: processes score at "
+            "stream_rollouts=True with a reward model on several processes under DeepSpeed or FSDP: processes score at "
             f"different times, and a sharded model needs them all at once. {_ROUNDS}"
         )

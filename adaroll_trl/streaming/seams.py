@@ -147,7 +147,7 @@ class StreamedBatch:
                 raise RuntimeError(
                     f"Row {row} of a streamed batch is not what was scored: completion {completions[row]!r} of prompt "
                     f"{prompts[row]!r} against {rollout.completion!r} of {self._prompts[rollout.prompt]!r}. This TRL "
-                    "prepares batches in a way that adaroll_trl does not know: set streaming=False."
+                    "prepares batches in a way that adaroll_trl does not know: set stream_rollouts=False."
                 )
         self._hand_over_logs(rollouts)
         rewards = [rollout.rewards for rollout in self._rollouts]
@@ -220,8 +220,8 @@ class StreamedBatch:
                 images[:] = [own for _, own in chosen]
             elif any(own is not None for _, own in chosen):
                 raise ValueError(
-                    "streaming=True with a vLLM server, several processes and a batch in which only some prompts have "
-                    "images: a process without images was dealt some. Set streaming=False."
+                    "stream_rollouts=True with a vLLM server, several processes and a batch in which only some prompts have "
+                    "images: a process without images was dealt some. Set stream_rollouts=False."
                 )
             return answer
 

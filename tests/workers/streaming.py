@@ -34,7 +34,7 @@ RANK = int(os.environ["RANK"])
 
 def build(**options: Any) -> Any:
     common: dict[str, Any] = {
-        "streaming": True,
+        "stream_rollouts": True,
         "in_flight": 3,
         "rounds": 4,
         "allocator": "tests.tiny:HardestFirst",

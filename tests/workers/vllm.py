@@ -41,7 +41,7 @@ URL = sys.argv[4] if len(sys.argv) > 4 else None
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
-STREAM = {"streaming": True, "in_flight": 4, "allocator": "tests.tiny:HardestFirst", "rounds": None}
+STREAM = {"stream_rollouts": True, "in_flight": 4, "allocator": "tests.tiny:HardestFirst", "rounds": None}
 
 
 def lora() -> LoraConfig:
@@ -174,7 +174,7 @@ def plain_and_streamed(record: Record) -> list[dict[str, Any]]:
     found = []
     for trainer_class, own in (
         (GRPOTrainer, {"plain_config": True}),
-        (BatchesTrainer, {"allocator": "uniform", "streaming": True, "in_flight": 5}),
+        (BatchesTrainer, {"allocator": "uniform", "stream_rollouts": True, "in_flight": 5}),
     ):
         options = {"max_steps": 6, "learning_rate": 1e-2, "per_device_train_batch_size": 8, "steps_per_generation": 2}
         trainer = make_trainer(

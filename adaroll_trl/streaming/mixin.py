@@ -1,0 +1,73 @@
+"""The part of the trainer that streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..batch import GenerationBatch
+from ..metrics import SuccessSignal
+from ..planner import RolloutPlanner
+from ..user_functions import checked_rewards, raise_own_reward_error
+from .seams import Hooks, StreamedBatch, parts_of_batch, requests_in_flight
+
+if TYPE_CHECKING:
+    from typing import Any as _Base
+else:
+    _Base = object
+
+
+class StreamingMixin(_Base):
+    """Generates a batch as a stream; everything around the batch is the trainer's."""
+
+    _planner: RolloutPlanner
+    _success: SuccessSignal
+    _from_main: Callable[..., Any]
+    _recording: Callable[..., Any]
+    _record_round: Callable[..., None]
+    _stream: StreamedBatch | None  # the one that is running
+
+    def _run_stream(self, batch: GenerationBatch) -> None:
+        """One generation call that decides rollout by rollout: a single round whose counts are known at its end."""
+        equal = np.full(batch.num_prompts, self.num_generations)
+        round_ = batch.plan_round(equal, self.accelerator.process_index, self.accelerator.num_processes)
+        parts = parts_of_batch(self, batch.num_prompts)
+        in_flight = requests_in_flight(self, batch.left // len(parts))
+        sent, estimates = self._from_main(lambda: self._planner.start_streams(batch, parts, in_flight))
+        batch.estimates |= estimates
+        hooks = Hooks(
+            ledger=lambda part: self._planner.ledger(
+                batch, part, in_flight, sent[parts.index(part)] if sent else None
+            ),
+            score=self._score_alone,
+            outcomes=lambda rewards: self._success.outcomes(rewards, watch=False),
+        )
+        self._stream = StreamedBatch(self, batch, round_, hooks, in_flight)
+        try:
+            with self._stream.installed(), self._recording(round_, is_last=True):
+                round_.output = super()._generate_and_score_completions(self._stream.inputs)
+            self._record_round(batch, round_)
+            batch.seconds += self._stream.seconds
+            batch.estimates |= self._stream.metrics
+        finally:
+            self._stream = None
+
+    def _score_alone(
+        self, rows: list[dict[str, Any]], prompts: list[Any], completions: list[Any], completion_ids: list[list[int]]
+    ) -> torch.Tensor:
+        """The reward functions, for rows of a stream that this process scores while others are at theirs."""
+        with checked_rewards(self) as errors:
+            rewards = super()._calculate_rewards(rows, prompts, completions, completion_ids)
+        raise_own_reward_error(rewards, self.reward_func_names, errors)
+        return rewards
+
+    def _generate(self, prompts: list[Any], *args: Any, **kwargs: Any) -> Any:
+        if self._stream is None:
+            return super()._generate(prompts, *args, **kwargs)
+        self._stream.prepare(prompts)
+        generated = super()._generate(prompts, *args, **kwargs)
+        self._stream.settle(prompts)
+        return generated
