@@ -283,6 +283,6 @@ def test_an_arm_that_fails_is_named(costs, monkeypatch):
         raise ZeroDivisionError("no more prompts")
 
     monkeypatch.setattr("tests.tiny.Hardest.next_prompt", fails)
-    monkeypatch.setitem(side_by_side.ARMS, "stream", {"streaming": True, "allocator": "tests.tiny:HardestFirst"})
+    monkeypatch.setitem(side_by_side.ARMS, "stream", {"stream_rollouts": True, "allocator": "tests.tiny:HardestFirst"})
     with pytest.raises(RuntimeError, match="stream: ZeroDivisionError: no more prompts"):
         costs(capacity=4)
