@@ -26,8 +26,8 @@ def check_streaming(trainer: Any, allocator: Allocator, num_prompts: int) -> Non
     if not allocator.streams:
         names = ", ".join(streaming_allocators())
         raise ValueError(
-            f"stream_rollouts=True with allocator={allocator.name!r}, which decides between rounds and not while rollouts "
-            f"are in flight. {_ROUNDS} Or choose an allocator that streams: {names}."
+            f"stream_rollouts=True with allocator={allocator.name!r}, which decides between rounds and not while "
+            f"rollouts are in flight. {_ROUNDS} Or choose an allocator that streams: {names}."
         )
     if not (trainer.use_vllm or trainer.use_transformers_continuous_batching):
         raise ValueError(
@@ -42,7 +42,8 @@ def check_streaming(trainer: Any, allocator: Allocator, num_prompts: int) -> Non
     for name, value in several_turns.items():
         if value:
             raise ValueError(
-                f"stream_rollouts=True with `{name}`: its turns need whole calls of the engine, one after another. {_ROUNDS}"
+                f"stream_rollouts=True with `{name}`: its turns need whole calls of the engine, one after another. "
+                f"{_ROUNDS}"
             )
     _check_processes(trainer, num_prompts)
 
@@ -52,8 +53,8 @@ def _check_processes(trainer: Any, num_prompts: int) -> None:
     parallel = getattr(trainer, "vllm_tensor_parallel_size", 1) if trainer.use_vllm else 1
     if trainer.use_vllm and not streams_on_main(trainer) and parallel > 1:
         raise ValueError(
-            f"stream_rollouts=True with vllm_tensor_parallel_size={parallel} in vllm_mode='colocate': several processes "
-            f"drive one engine, and each would have to see the same rewards at the same step. {_ROUNDS} Or use "
+            f"stream_rollouts=True with vllm_tensor_parallel_size={parallel} in vllm_mode='colocate': several "
+            f"processes drive one engine, and each would have to see the same rewards at the same step. {_ROUNDS} Or use "
             "vllm_mode='server', whose tensor parallelism is its own."
         )
     if world > 1 and not streams_on_main(trainer) and num_prompts % world:
@@ -66,6 +67,6 @@ def _check_processes(trainer: Any, num_prompts: int) -> None:
     sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     if world > 1 and modules and sharded:
         raise ValueError(
-            "stream_rollouts=True with a reward model on several processes under DeepSpeed or FSDP: processes score at "
-            f"different times, and a sharded model needs them all at once. {_ROUNDS}"
+            "stream_rollouts=True with a reward model on several processes under DeepSpeed or FSDP: processes score "
+            f"at different times, and a sharded model needs them all at once. {_ROUNDS}"
         )
