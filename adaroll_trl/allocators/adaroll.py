@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..solver.rounds import LARGEST_GROUP, plan_round, round_value
+from ..solver.round_batch import LARGEST_GROUP
+from ..solver.rounds import plan_round, round_value
+from ..solver.streaming import StreamPlanner
 from ..utilities import Utility, UtilityFunction, as_utility
-from .base import AllocationState, Allocator
+from .base import AllocationState, Allocator, RolloutStream
 
 
 class AdaRollAllocator(Allocator):
     """AdaRoll-GRPO's problem solved for generation in rounds: each round looks ahead to the rounds that follow it.
 
     Source of the problem: "Bayes-Adaptive MDPs for Rollout Allocation to Enhance GRPO Training" (October 2026). The
-    planner is this project's own (`adaroll_trl.solver.plan_round`).
+    planner is this project's own (`adaroll_trl.solver.plan_round`; for streams `adaroll_trl.solver.StreamPlanner`).
 
     Args:
         utility (`str`, callable or `Utility`): what a group's outcomes are worth.
@@ -24,6 +26,7 @@ class AdaRollAllocator(Allocator):
 
     name = "adaroll"
     largest_group = LARGEST_GROUP
+    streams = True
 
     def __init__(self, utility: str | UtilityFunction | Utility = "mixed") -> None:
         self.utility = as_utility(utility)
@@ -34,6 +37,22 @@ class AdaRollAllocator(Allocator):
 
     def expected_utility(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> float:
         return round_value(**self._question(state, rollouts_left, rounds_left))
+
+    def stream(self, state: AllocationState, budget: int, in_flight: int) -> RolloutStream:
+        return _AdaRollStream(
+            StreamPlanner(
+                state.successes,
+                state.failures,
+                budget,
+                in_flight,
+                self.utility,
+                state.prior_alpha,
+                state.prior_beta,
+                state.min_rollouts,
+                state.max_rollouts,
+                rollouts=state.rollouts,
+            )
+        )
 
     def _question(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> dict[str, Any]:
         """The arguments that the planner and its value share."""
@@ -49,3 +68,14 @@ class AdaRollAllocator(Allocator):
             "max_rollouts": state.max_rollouts,
             "rollouts": state.rollouts,
         }
+
+
+class _AdaRollStream(RolloutStream):
+    def __init__(self, planner: StreamPlanner) -> None:
+        self._planner = planner
+
+    def next_prompt(self) -> int:
+        return self._planner.next_prompt()
+
+    def record(self, prompt: int, success: bool | None) -> None:
+        self._planner.record(prompt, success)

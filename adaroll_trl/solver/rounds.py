@@ -13,8 +13,6 @@ The relaxation spends R in expectation and is replanned after each round; the su
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -22,14 +20,11 @@ from ..utilities import Utility, UtilityFunction, as_utility
 from .compiled import compile_once
 from .index import solve_index, whole_number
 from .knapsack import solve_knapsack
+from .round_batch import RoundBatch
 from .round_split import smallest_dual, split_round
 from .round_tables import DEEPEST, EXACT_PRIORS, RoundTables, round_tables
 from .round_values import all_plan_values
 from .sequential import choose, endgame_moves
-
-LARGEST_GROUP = 256  # tables grow with the fourth power of the group size
-_DEFAULT_GROUP = 64
-_INDEX_PRIORS = 4  # with more distinct priors no rollout is decided by the price index: it needs a table for each
 
 
 def plan_round(
@@ -79,7 +74,7 @@ def plan_round(
         whole_number("rounds_left", rounds_left, 1),
     )
     multiple_of = whole_number("multiple_of", multiple_of, 1)
-    batch = _Batch(successes, failures, rollouts, prior_alpha, prior_beta, min_rollouts, max_rollouts)
+    batch = RoundBatch(successes, failures, rollouts, prior_alpha, prior_beta, min_rollouts, max_rollouts)
     batch.check(rollouts_left, multiple_of)
     tables = round_tables(as_utility(utility), batch.maximum)
     counts = np.zeros(batch.s.size, dtype=np.int64)
@@ -121,7 +116,7 @@ def round_value(
         whole_number("rollouts_left", rollouts_left, 1),
         whole_number("rounds_left", rounds_left, 1),
     )
-    batch = _Batch(successes, failures, rollouts, prior_alpha, prior_beta, min_rollouts, max_rollouts)
+    batch = RoundBatch(successes, failures, rollouts, prior_alpha, prior_beta, min_rollouts, max_rollouts)
     batch.check(rollouts_left, 1)
     compile_once(_run_round_kernels)
     tables = round_tables(as_utility(utility), batch.maximum)
@@ -149,104 +144,7 @@ def _run_sequential_kernels() -> None:
     plan_round([0, 0], [0, 0], 2, 2, max_rollouts=2)
 
 
-class _Batch:
-    """The prompts' states as the kernels want them, with their bounds."""
-
-    def __init__(
-        self,
-        successes: ArrayLike,
-        failures: ArrayLike,
-        rollouts: ArrayLike | None,
-        alpha: ArrayLike,
-        beta: ArrayLike,
-        minimum: int,
-        maximum: int | None,
-    ) -> None:
-        self.s = _counts("successes", successes)
-        n = self.s.size
-        f = _counts("failures", failures, n)
-        self.n = self.s + f
-        self.spent = self.n if rollouts is None else _counts("rollouts", rollouts, n)
-        if (self.spent < self.n).any():
-            raise ValueError(f"rollouts={rollouts!r} must be at least successes + failures for every prompt.")
-        self.a, self.b = _priors("prior_alpha", alpha, n), _priors("prior_beta", beta, n)
-        minimum = whole_number("min_rollouts", minimum, 0)
-        if maximum is not None:
-            maximum = whole_number("max_rollouts", maximum, 1)
-        if maximum is not None and maximum < minimum:
-            raise ValueError(
-                f"min_rollouts={minimum}, max_rollouts={maximum}: need 0 <= min_rollouts <= max_rollouts and a "
-                "positive max_rollouts."
-            )
-        if maximum is not None and maximum > LARGEST_GROUP:
-            raise ValueError(
-                f"max_rollouts={maximum} is more than {LARGEST_GROUP}, the largest group that is planned."
-            )
-        self.given_maximum = maximum
-        self.minimum = int(minimum)
-        self.maximum = maximum or 0
-        self.low = np.maximum(self.minimum - self.spent, 0)
-
-    def check(self, left: int, multiple: int) -> None:
-        """Settle the maximum for `left` rollouts, or raise what is wrong."""
-        if left % multiple:
-            raise ValueError(f"rollouts_left={left!r} must be a positive multiple of multiple_of={multiple}.")
-        if self.given_maximum is None:
-            average = math.ceil((int(self.spent.sum()) + left) / self.s.size)
-            self.maximum = max(_DEFAULT_GROUP, 1 << (4 * average - 1).bit_length(), self.minimum)
-            if self.s.size == 1:
-                self.maximum = int(self.spent[0]) + left
-            elif self.maximum > LARGEST_GROUP:
-                self.maximum = LARGEST_GROUP
-        self.room = np.maximum(self.maximum - self.spent, 0)
-        needed, room = int(self.low.sum()), int(self.room.sum())
-        if needed > left:
-            raise ValueError(
-                f"rollouts_left={left} is not enough: {self.s.size} prompts with min_rollouts={self.minimum} still "
-                f"need {needed}. Raise the budget or lower min_rollouts."
-            )
-        if room < left:
-            raise ValueError(
-                f"rollouts_left={left} is too much: {self.s.size} prompts with at most {self.maximum} rollouts each "
-                f"have room for {room} more. Lower the budget or raise max_rollouts."
-            )
-
-    def select(self, which: NDArray[np.int64]) -> _Batch:
-        part = object.__new__(_Batch)
-        part.__dict__ = {
-            name: value[which] if isinstance(value, np.ndarray) else value for name, value in self.__dict__.items()
-        }
-        return part
-
-    @property
-    def few_priors(self) -> bool:
-        return len({*zip(self.a.tolist(), self.b.tolist(), strict=True)}) <= _INDEX_PRIORS
-
-
-def _counts(name: str, values: ArrayLike, size: int | None = None) -> NDArray[np.int64]:
-    array = np.asarray(values)
-    if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
-        raise ValueError(f"{name}={values!r} must be whole numbers of at least 0.")
-    whole = array.astype(np.int64)
-    if array.ndim != 1 or array.size == 0 or (size is not None and array.size != size):
-        raise ValueError(
-            f"{name} has shape {array.shape}; it must be one number for each of the {size or 'n'} prompts."
-        )
-    if not np.array_equal(array, whole) or (whole < 0).any():
-        raise ValueError(f"{name}={values!r} must be whole numbers of at least 0.")
-    return whole
-
-
-def _priors(name: str, values: ArrayLike, size: int) -> NDArray[np.float64]:
-    array = np.asarray(values, dtype=np.float64)
-    if array.shape not in ((), (size,)):
-        raise ValueError(f"{name} has shape {array.shape}; it must be one number, or one for each of {size} prompts.")
-    if not (np.isfinite(array) & (array > 0)).all():
-        raise ValueError(f"{name}={values!r} must be positive and finite.")
-    return np.ascontiguousarray(np.broadcast_to(array, (size,)))
-
-
-def _final_values(batch: _Batch, tables: RoundTables, left: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+def _final_values(batch: RoundBatch, tables: RoundTables, left: int) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     """Expected utility after m more rollouts, by class of prompts and m; and each prompt's class."""
     high = np.minimum(batch.room, left)
     states = np.stack([batch.s, batch.n, high, batch.a, batch.b], axis=1)
@@ -258,12 +156,12 @@ def _final_values(batch: _Batch, tables: RoundTables, left: int) -> tuple[NDArra
     return values, member.ravel()
 
 
-def _last_round(batch: _Batch, tables: RoundTables, left: int) -> NDArray[np.int64]:
+def _last_round(batch: RoundBatch, tables: RoundTables, left: int) -> NDArray[np.int64]:
     values, member = _final_values(batch, tables, left)
     return solve_knapsack(values[member], batch.low, np.minimum(batch.room, left), left)
 
 
-def _next_rollout(batch: _Batch, tables: RoundTables, left: int) -> int:
+def _next_rollout(batch: RoundBatch, tables: RoundTables, left: int) -> int:
     index = np.empty(batch.s.size)
     for prior in {*zip(batch.a.tolist(), batch.b.tolist(), strict=True)}:
         same = (batch.a == prior[0]) & (batch.b == prior[1])
@@ -272,7 +170,7 @@ def _next_rollout(batch: _Batch, tables: RoundTables, left: int) -> int:
     return int(choose(index, batch.s, batch.n, batch.a, batch.b, batch.room, left, tables.by_n, *endgame_moves()))
 
 
-def _middle_round(batch: _Batch, tables: RoundTables, left: int, rounds: int, multiple: int) -> NDArray[np.int64]:
+def _middle_round(batch: RoundBatch, tables: RoundTables, left: int, rounds: int, multiple: int) -> NDArray[np.int64]:
     prices, level, nodes, weights = tables.continuation(batch.a, batch.b, min(rounds, DEEPEST) - 1)
     share = 1.0 if rounds <= DEEPEST else 1.0 / rounds
     bounds = (batch.minimum, batch.maximum, left, multiple, share)
