@@ -173,7 +173,7 @@ def _dual(stream: Stream, price: int) -> int:
     total = np.int64(stream.prices[price] * stream.numbers[LEFT] / stream.unit[0])
     for i in range(stream.changed.size):
         total += stream.value[slot, i]
-    return total
+    return int(total)
 
 
 @kernel()

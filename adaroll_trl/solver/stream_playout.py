@@ -1,7 +1,8 @@
 """Kernel: whole batches under the stream's rule, against drawn outcomes and lengths.
 
 The engine holds `in_flight` rollouts. In a step every running one grows by a token; those that are done are scored at
-once, all of a step before any is replaced, and their places are taken from the next step on.
+once, all of a step before any is replaced, and their places are taken from the next step on. In order of start
+(`play_in_order`) a rollout starts when the one that started `in_flight` before it has ended, and not before.
 """
 
 from __future__ import annotations
@@ -73,3 +74,38 @@ def play_stream(
                     end_one(stream, owner[c], won[c])
                     owner[c] = -1
         s_end[batch], n_end[batch], steps[batch] = stream.prompts[:, SUCCESSES], stream.prompts[:, SCORED], now
+
+
+@kernel(nogil=True)
+def play_in_order(
+    stream: Stream,
+    outcomes: NDArray,
+    lengths: NDArray,
+    budget: int,
+    in_flight: int,
+    minimum: int,
+    maximum: int,
+    begin: int,
+    end: int,
+    s_end: NDArray,
+    n_end: NDArray,
+    steps: NDArray,
+) -> None:
+    """As `play_stream`, with outcomes that become known in the order in which rollouts started."""
+    owner, won, ends = np.empty(budget, np.int64), np.empty(budget, np.int64), np.empty(budget, np.int64)
+    started = np.empty(outcomes.shape[1], np.int64)
+    for batch in range(begin, end):
+        _begin(stream, budget, in_flight, minimum, maximum)
+        started[:] = 0
+        now = 0
+        for k in range(budget):
+            if k >= in_flight:
+                now = max(now, ends[k - in_flight])
+                end_one(stream, owner[k - in_flight], won[k - in_flight])
+            i = start_next(stream)
+            owner[k], won[k] = i, outcomes[batch, i, started[i]]
+            ends[k] = now + lengths[batch, i, started[i]]
+            started[i] += 1
+        for k in range(max(budget - in_flight, 0), budget):
+            end_one(stream, owner[k], won[k])
+        s_end[batch], n_end[batch], steps[batch] = stream.prompts[:, SUCCESSES], stream.prompts[:, SCORED], ends.max()
