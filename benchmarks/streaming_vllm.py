@@ -28,7 +28,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from adaroll_trl import AdaRollGRPOConfig
 from adaroll_trl.files import write_json
 from adaroll_trl.gpu_check.model import build_model_dir
 from adaroll_trl.gpu_check.side_by_side import ARMS, BUDGET, LONGEST, MEAN_LENGTH, PROMPTS, run_side_by_side
@@ -55,7 +54,7 @@ INTRODUCTION = """\
 vLLM runs in the trainer's process. All train one tiny random Llama on one engine and take turns, a batch each;
 means over {batches} batches and their standard errors, a first batch left out. A batch is {prompts} prompts and
 {budget} rollouts; lengths are geometric, {mean} tokens on average, cut at {cut}. A prompt's success rate is uniform
-over 0 to 1 and the reward a coin of that rate. `adaroll` decides on rounds, `{allocator}` on streams, with
+over 0 to 1 and the reward a coin of that rate. `adaroll` decides, with
 `utility="mixed"`; streams have the default {in_flight} requests in flight, and one has `stream_order="start"`.
 
 - *engine steps*: calls of the engine's `step` in a batch, each of which adds a token to every sequence that runs.
@@ -157,7 +156,6 @@ def main() -> None:
     report = {
         "date": datetime.date.today().isoformat(),
         "batches": options.batches - 1,
-        "allocator": (ARMS["stream"] or {}).get("allocator", AdaRollGRPOConfig.allocator),
         "versions": ", ".join(f"{name} {version(name)}" for name in packages),
         "runs": [in_a_new_process(capacity, options.batches) for capacity in (BUDGET // SHARE, None)],
     }

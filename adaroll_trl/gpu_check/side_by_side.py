@@ -38,7 +38,7 @@ ARMS: dict[str, dict[str, Any] | None] = {
     "GRPO": None,
     "2 rounds": {"rounds": 2},
     "4 rounds": {"rounds": 4},
-    "stream": {"stream_rollouts": True, "allocator": "uniform"},
+    "stream": {"stream_rollouts": True},
 }
 BATCHES = 5  # of each arm in the check
 LARGEST_COST = 1.5  # of a stream in GRPO's engine steps, by the check: 1.0 to 1.1 is usual, and 4 batches vary by 0.1
