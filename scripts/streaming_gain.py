@@ -150,7 +150,7 @@ The utility is `mixed`. What the real vLLM takes: [streaming_vllm.md](streaming_
         ]
         yield from markdown_table(["", "share, %", "steps"], cells)
         yield ""
-    yield "## Other utilities\n\nShare of the gain in % as above, lengths 4 to 128. `progress` gains too little here to be shared.\n"
+    yield "## Other utilities\n\nShare of the gain in %, lengths 4 to 128. `progress` gains too little to be shared.\n"
     yield from markdown_table(["utility", "C = 16", "C = 32", "C = 64"], utilities)
     yield """
 ## Do long completions weigh more?

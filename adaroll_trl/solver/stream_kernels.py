@@ -208,13 +208,15 @@ def _touch_all(stream: Stream) -> None:
 
 @kernel()
 def _comes_first(stream: Stream, i: int, best: int) -> bool:
-    """Between equal scores: fewer rollouts, then fewer outcomes, then fewer successes."""
+    """Between equal scores: fewer rollouts, then fewer outcomes, fewer successes, and the smaller prior."""
     mine, other = stream.prompts[i], stream.prompts[best]
     if mine[SPENT] != other[SPENT]:
         return bool(mine[SPENT] < other[SPENT])
     if mine[SCORED] != other[SCORED]:
         return bool(mine[SCORED] < other[SCORED])
-    return bool(mine[SUCCESSES] < other[SUCCESSES])
+    if mine[SUCCESSES] != other[SUCCESSES]:
+        return bool(mine[SUCCESSES] < other[SUCCESSES])
+    return bool(mine[TABLE] < other[TABLE])
 
 
 @kernel()
