@@ -114,8 +114,15 @@ def check_prompt_weighting(weighting: str, aggregation: str) -> None:
         )
 
 
-def check_unbiased(allocator: str, has_plan: bool) -> None:
+def check_unbiased(allocator: str, has_plan: bool, streams: bool = False) -> None:
     """Refuse unbiased weights where a prompt's rollouts depend on the rewards of others."""
+    if streams and not has_plan:
+        raise ValueError(
+            f"prompt_weighting='unbiased' with allocator {allocator!r} in a stream: how many rollouts a prompt gets "
+            "depends on the others' rewards, and no factor on its own outcomes is exact. Set "
+            "prompt_weighting='uniform', which is approximate, or an allocator that decides before the first reward, "
+            "such as 'cero'."
+        )
     if not has_plan:
         kind = allocator_class(allocator)
         always = kind is not None and not kind.reads_rounds  # so it has several whatever `rounds` says

@@ -151,7 +151,8 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
         if self.adaroll.stream_rollouts:
             check_streaming(self, self.allocator, prompts)
         if self.adaroll.prompt_weighting == "unbiased":
-            check_unbiased(name, self._from_main(lambda: self._planner.has_stopping_plan(prompts)))
+            planned = self._from_main(lambda: self._planner.has_stopping_plan(prompts))
+            check_unbiased(name, planned, self.adaroll.stream_rollouts)
 
     def _warn(self, message: str) -> None:
         if self.accelerator.is_main_process:
