@@ -123,6 +123,30 @@ def test_adaptive_rounds(model_dir, tmp_path, allocator):
     check_run(adaptive(model_dir, tmp_path, allocator=allocator, block_size=2, draws_per_round=2))
 
 
+def test_a_stream_with_continuous_batching(model_dir, tmp_path):
+    """Rows, rewards and advantages are those of the prompts that were chosen, not of those that TRL prepared."""
+    small = {"num_blocks": 64, "max_batch_tokens": 128}
+    trainer = adaptive(
+        model_dir,
+        tmp_path,
+        stream_rollouts=True,
+        in_flight=3,
+        use_transformers_continuous_batching=True,
+        transformers_continuous_batching_config=small,
+        max_steps=2,
+    )
+    trainer.train()
+    (inputs, output) = trainer.recorded[0]
+    assert len(output["advantages"]) == len(inputs) == BUDGET
+    prompts, completions = prompts_of(output), completions_of(output)
+    rewards = torch.tensor(list(trainer._logs["rewards"]["parity"]))
+    assert rewards.tolist() == [float(sum(ids) % 2) for ids in completions]
+    assert list(trainer._logs["extra"]["group"]) == sorted(trainer._logs["extra"]["group"])
+    for prompt in set(prompts):
+        rows = [row for row, other in enumerate(prompts) if other == prompt]
+        assert output["advantages"][rows].sum().item() == pytest.approx(0.0, abs=1e-4)
+
+
 def test_completions_table(model_dir, tmp_path):
     trainer = adaptive(model_dir, tmp_path, log_completions=True)
     check_run(trainer)

@@ -54,8 +54,8 @@ def _check_processes(trainer: Any, num_prompts: int) -> None:
     if trainer.use_vllm and not streams_on_main(trainer) and parallel > 1:
         raise ValueError(
             f"stream_rollouts=True with vllm_tensor_parallel_size={parallel} in vllm_mode='colocate': several "
-            f"processes drive one engine, and each would have to see the same rewards at the same step. {_ROUNDS} Or use "
-            "vllm_mode='server', whose tensor parallelism is its own."
+            "processes drive one engine, and each would have to see the same rewards at the same step. "
+            f"{_ROUNDS} Or use vllm_mode='server', whose tensor parallelism is its own."
         )
     if world > 1 and not streams_on_main(trainer) and num_prompts % world:
         raise ValueError(

@@ -6,8 +6,6 @@ from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from transformers.generation.continuous_batching.utils import WorkloadHints
-
 from .engine import Engine
 
 _WAIT = 0.05  # seconds
@@ -66,6 +64,8 @@ class ContinuousBatching(Engine):
 
 def _manager_of(model: Any, prompts: Collection[list[int]], in_flight: int, options: Mapping[str, Any]) -> Any:
     """A context with a manager of `model`, sized as `generate_batch` would size it for `in_flight` requests."""
+    from transformers.generation.continuous_batching.utils import WorkloadHints  # not in every transformers 5
+
     given = {name: options.get(name) for name in ("generation_config", "continuous_batching_config")}
     most = (given["generation_config"] or model.generation_config).max_new_tokens
     hints = WorkloadHints(max(len(ids) for ids in prompts), most or 0, in_flight)

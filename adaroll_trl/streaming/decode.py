@@ -26,8 +26,9 @@ def decode(
         texts = trainer.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
         return [[{"role": "assistant", "content": text}] for text in texts]
     parse = chat_template_utils.parse_response
-    with_prompt = "prefix" in inspect.signature(parse).parameters
+    known = inspect.signature(parse).parameters  # TRL 1.8 has no `tools`
+    own = {"tools": trainer.tools} if "tools" in known else {}
     return [
-        [parse(tokenizer, ids, **({"prefix": prefix, "tools": trainer.tools} if with_prompt else {}))]
+        [parse(tokenizer, ids, **own, **({"prefix": prefix} if "prefix" in known else {}))]
         for prefix, ids in zip(prompt_ids, completion_ids, strict=True)
     ]

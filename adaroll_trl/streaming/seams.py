@@ -220,8 +220,8 @@ class StreamedBatch:
                 images[:] = [own for _, own in chosen]
             elif any(own is not None for _, own in chosen):
                 raise ValueError(
-                    "stream_rollouts=True with a vLLM server, several processes and a batch in which only some prompts "
-                    "have images: a process without images was dealt some. Set stream_rollouts=False."
+                    "stream_rollouts=True with a vLLM server, several processes and a batch in which only some "
+                    "prompts have images: a process without images was dealt some. Set stream_rollouts=False."
                 )
             return answer
 
