@@ -96,6 +96,9 @@ def draw(path: Path, tables: dict[str, list[Row]]) -> None:
                 text = row.name.rpartition(" ")[2] if marker == "o" else row.name.replace("equal groups, ", "")
                 axis.annotate(text, (row.steps, row.share), (4, -10), textcoords="offset points", fontsize=7)
         axis.set(xscale="log", xlabel="engine steps of a batch", title=f"lengths: {name}")
+        axis.minorticks_off()
+        ticks = [125 * 2**k for k in range(7) if axis.get_xlim()[0] < 125 * 2**k < axis.get_xlim()[1]]
+        axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes[0].set_ylabel("share of the sequential gain, %")
     axes[0].legend(frameon=False)
     figure.savefig(path, dpi=130)
@@ -133,7 +136,8 @@ def _text(count: int, tables: dict[str, list[Row]], tilts: list[tuple], utilitie
 ({ROUNDS_BATCHES:,} for rounds); all on the same outcomes and lengths. *Share*: the gain over equal groups, as a
 share of that of one rollout at a time, % ± standard error. *Steps*: of an engine that has room for all
 requests, one token each; tokens are the same everywhere. A stream of C is `stream_rollouts=True, in_flight=C`.
-The utility is `mixed`. What the real vLLM takes: [streaming_vllm.md](streaming_vllm.md).
+With all 256 in flight it is one round. The utility is `mixed`. What the real vLLM takes:
+[streaming_vllm.md](streaming_vllm.md).
 
 ![Share of the gain against engine steps](streaming_gain.png)
 """
