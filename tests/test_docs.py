@@ -140,12 +140,13 @@ def known_options(program: str) -> set[str]:
     from adaroll_trl import cli
     from adaroll_trl.evaluation.command import make_parser as make_eval_parser
     from adaroll_trl.gpu_check.__main__ import build_parser
+    from adaroll_trl.report.command import make_parser as make_report_parser
     from adaroll_trl.reproduction.command import make_parser as make_reproduce_parser
     from adaroll_trl.simulation.command import make_plan_parser, make_simulate_parser
     from adaroll_trl.training.arguments import make_parser
 
     commands = next(a.choices for a in cli.build_parser()._actions if isinstance(a, argparse._SubParsersAction))
-    parsers = {"train": make_parser, "eval": make_eval_parser}
+    parsers = {"train": make_parser, "eval": make_eval_parser, "report": make_report_parser}
     parsers |= {"simulate": make_simulate_parser, "plan": make_plan_parser}
     parsers |= {"gpu_check": build_parser, "reproduce": make_reproduce_parser}
     parsers |= {name: (lambda parser=parser: parser) for name, parser in commands.items() if name not in parsers}

@@ -299,7 +299,7 @@ def test_two_runs_side_by_side(plain, adaptive):
     assert "Who solved what" in page.text
     row = re.search(r"prompts with signal</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>", text)
     assert row is not None
-    assert row.groups() == ("33.3%", "25.0%", "-8.3 points")
+    assert row.groups() == ("33.3%", "25.0%", "-8.3 pp")
 
 
 def test_a_run_cut_short(adaptive, capsys):

@@ -158,7 +158,7 @@ class _Scorer:
             what = str(decides)
         else:
             what = self.names[0] if len(self.names) == 1 else f"the weighted sum of {', '.join(self.names)}"
-        return f"{what} of at least {self.threshold:g}"
+        return f"{what} >= {self.threshold:g}"
 
 
 def _floats(table: Any, name: str) -> FloatArray:

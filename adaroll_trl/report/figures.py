@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 
-_SIZE = (5.4, 3.6)  # inches: text stays readable where a page is 360 pixels wide
-_DPI = 200
+_SIZE = (4.8, 3.5)  # inches: text stays readable where a page is 360 pixels wide
+_DPI = 220
+_LEGEND_WIDTH = 50  # characters
 _MUTED = "#777777"
 _MARKERS = ("o", "^")
 DIFFICULTY_BINS = np.linspace(0.0, 1.0, 11)
@@ -49,15 +51,17 @@ class Picture:
 
 
 def _picture(name: str, title: str, caption: str, alt: str, draw: Callable[[Axes], None]) -> Picture:
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
     from PIL import Image
 
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.subplots()
-    tidy([axes])
-    draw(axes)
     raw = io.BytesIO()
-    figure.savefig(raw, format="png", dpi=_DPI)
+    with rc_context({"text.parse_math": False}):  # names of runs and rewards may hold any sign
+        figure = Figure(figsize=_SIZE, layout="constrained")
+        axes = figure.subplots()
+        tidy([axes])
+        draw(axes)
+        figure.savefig(raw, format="png", dpi=_DPI)
     image = Image.open(raw).convert("RGB").quantize(128)  # a third of the size, alike to the eye
     packed = io.BytesIO()
     image.save(packed, format="PNG", optimize=True)
@@ -96,10 +100,18 @@ def _finish(axes: Axes, ylabel: str, xlabel: str = "step", legend: Literal["best
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > 2:  # below the axes, where it hides nothing
-        axes.figure.legend(handles, labels, frameon=False, fontsize=8.5, loc="outside lower center", ncols=2)
+    longest = max(map(len, labels), default=0)
+    labels = [textwrap.fill(label, _LEGEND_WIDTH) for label in labels]
+    if len(labels) > 2 or longest > _LEGEND_WIDTH // 2:  # below the axes, where it hides nothing
+        columns = 1 if longest > _LEGEND_WIDTH // 2 else 2
+        axes.figure.legend(handles, labels, frameon=False, fontsize=8.5, loc="outside lower center", ncols=columns)
     elif labels:
-        axes.legend(frameon=False, fontsize=9, loc=legend)
+        axes.legend(handles, labels, frameon=False, fontsize=9, loc=legend)
+
+
+def _number(value: float, place: int | None = None) -> str:
+    """A tick of a logarithmic axis: 0.01 and not a power of ten."""
+    return f"{value:g}"
 
 
 def _label(run: Run, runs: Sequence[Run], text: str) -> str:
@@ -262,7 +274,7 @@ def _bubbles(axes: Axes, run: Run, counter: Counter[tuple[int, int, int]], label
         spots[:, 1],
         s=2 + 160 * area / area.max(),
         color=colour,
-        alpha=0.35,
+        alpha=0.45,
         linewidth=0,
         marker=_MARKERS[run.colour],
     )
@@ -380,18 +392,21 @@ def _shrunk(successes: NDArray[np.int64], rollouts: NDArray[np.int64]) -> FloatA
 
 
 def draw_weights(runs: Sequence[Run]) -> Iterator[Picture]:
-    curves = {}
+    curves, colours = {}, []
     for run in runs:
         logged = [entry for entry in run.files.history if any("prompt_weight/curve/" in name for name in entry)]
         if logged:
             curves[_label(run, runs, f"at step {logged[-1].get('step', '?')}")] = logged_weight_curve(logged[-1])
+            colours.append(COLOURS[run.colour])
     if not curves:
         return
 
     def draw(axes: Axes) -> None:
-        draw_weight_curve(axes, curves, title="")
-        for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            which(lambda value, place: f"{value:g}")
+        draw_weight_curve(axes, curves, title="", colours=colours)
+        axes.get_legend().remove()
+        axes.yaxis.set_major_formatter(_number)
+        axes.yaxis.set_minor_formatter(_number)
+        _finish(axes, "weight w(p)", "pass rate p")
 
     alt = "Weight of the update by pass rate. " + "; ".join(
         f"{name}: " + ", ".join(f"{weight:.2f} at {rate:.2f}" for rate, weight in zip(*curve, strict=True))
@@ -453,6 +468,7 @@ def draw_time(runs: Sequence[Run]) -> Iterator[Picture]:
             label = _label(run, runs, name.removeprefix("adaroll/"))
             axes.plot(steps[kept], values[kept], color=colour, linestyle=style, linewidth=1.4, label=label)
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(_number)
         _finish(axes, "seconds")
 
     alt = "Seconds over steps. " + "; ".join(

@@ -110,7 +110,7 @@ def load_runs(folders: list[Path]) -> list[Run]:
     """
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise ValueError(f"{folders[0]} is given twice. Name two runs, or one.")
-    names = [folder.resolve().name for folder in folders]
+    names = [folder.resolve().name.lstrip("_") or "run" for folder in folders]  # matplotlib hides labels with "_"
     if len(set(names)) < len(names):
         names = [str(Path(*folder.resolve().parts[-2:])) for folder in folders]
     files = [read_run(folder, name) for folder, name in zip(folders, names, strict=True)]

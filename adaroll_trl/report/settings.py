@@ -39,11 +39,14 @@ MAIN_SETTINGS = (
     "logging_steps",
     "seed",
 )
-ALLOCATION_SETTINGS = (  # the fields of AdaRollOptions
+ALLOCATION_SETTINGS = (  # the fields of AdaRollOptions, which TRL's own trainer does not read
     "allocator",
     "allocator_kwargs",
     "utility",
     "rounds",
+    "stream_rollouts",
+    "in_flight",
+    "stream_order",
     "draws_per_round",
     "min_rollouts",
     "max_rollouts",
@@ -54,10 +57,12 @@ ALLOCATION_SETTINGS = (  # the fields of AdaRollOptions
     "prior_strength",
     "belief_decay",
     "kappa",
+    "kappa_every",
     "block_size",
     "success_reward",
     "success_threshold",
     "prompt_weighting",
+    "table_cache_dir",
 )
 
 

@@ -130,7 +130,7 @@ def figures_table(runs: Sequence[Run]) -> Table:
 
 def _signed(value: float, form: str) -> str:
     if form.endswith("%"):
-        return f"{100 * value:+.1f} points"
+        return f"{100 * value:+.1f} pp"
     return format(value, form if form.startswith("+") else f"+{form}")
 
 
@@ -275,7 +275,7 @@ def _rows(runs: Sequence[Run], names: Iterable[str]) -> list[list[str]]:
 
 
 def _value(run: Run, name: str) -> str:
-    if name not in run.files.settings:
+    if name not in run.files.settings or (name in ALLOCATION_SETTINGS and not run.adaptive):
         return "-"
     value = run.files.settings[name]
-    return shorten(value if isinstance(value, str) else json.dumps(value), 200)
+    return shorten(str(value) if value is None or isinstance(value, str) else json.dumps(value), 200)
