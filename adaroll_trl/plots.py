@@ -123,13 +123,18 @@ def draw_allocation(counts: Axes, rates: Axes, batch: BatchAllocation, *, title:
 
 
 def draw_weight_curve(
-    axes: Axes, curves: Mapping[str, tuple[ArrayLike, ArrayLike]], *, title: str, ylabel: str = "weight w(p)"
+    axes: Axes,
+    curves: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    *,
+    title: str,
+    ylabel: str = "weight w(p)",
+    colours: Sequence[str] = COLOURS,
 ) -> None:
     """One line a curve: the weight of the update (logarithmic) over the pass rate; each curve is (rates, weights).
 
     Rates without a known weight (nan) leave a gap.
     """
-    for colour, (name, (rates, weights)) in zip(COLOURS, curves.items(), strict=False):
+    for colour, (name, (rates, weights)) in zip(colours, curves.items(), strict=False):
         rates, weights = np.asarray(rates, dtype=np.float64), np.asarray(weights, dtype=np.float64)
         marker = "o" if rates.size < 25 else ""
         axes.plot(rates, weights, color=colour, linewidth=1.8, label=name, marker=marker, ms=3.5)
