@@ -109,7 +109,7 @@ def _finish(axes: Axes, ylabel: str, xlabel: str = "step", legend: Literal["best
         axes.legend(handles, labels, frameon=False, fontsize=9, loc=legend)
 
 
-def _number(value: float, place: int | None = None) -> str:
+def _number(value: float, place: float | None = None) -> str:
     """A tick of a logarithmic axis: 0.01 and not a power of ten."""
     return f"{value:g}"
 
@@ -403,7 +403,8 @@ def draw_weights(runs: Sequence[Run]) -> Iterator[Picture]:
 
     def draw(axes: Axes) -> None:
         draw_weight_curve(axes, curves, title="", colours=colours)
-        axes.get_legend().remove()
+        if (legend := axes.get_legend()) is not None:
+            legend.remove()
         axes.yaxis.set_major_formatter(_number)
         axes.yaxis.set_minor_formatter(_number)
         _finish(axes, "weight w(p)", "pass rate p")

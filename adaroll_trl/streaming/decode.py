@@ -27,8 +27,8 @@ def decode(
         return [[{"role": "assistant", "content": text}] for text in texts]
     parse = chat_template_utils.parse_response
     known = inspect.signature(parse).parameters  # TRL 1.8 has no `tools`
-    own = {"tools": trainer.tools} if "tools" in known else {}
-    return [
-        [parse(tokenizer, ids, **own, **({"prefix": prefix} if "prefix" in known else {}))]
-        for prefix, ids in zip(prompt_ids, completion_ids, strict=True)
-    ]
+    completions = []
+    for prefix, ids in zip(prompt_ids, completion_ids, strict=True):
+        own: dict[str, Any] = {"prefix": prefix, "tools": trainer.tools}
+        completions.append([parse(tokenizer, ids, **{name: own[name] for name in own if name in known})])
+    return completions
