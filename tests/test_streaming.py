@@ -494,7 +494,12 @@ def test_refusals(make, sent):
     refused(make, "allocator='pilot_commit', which decides between rounds", allocator="pilot_commit", **COLOCATE)
     refused(make, "stream_rollouts='yes' must be True or False", stream_rollouts="yes")
     refused(make, "in_flight=0 must be", in_flight=0)
-    refused(make, "prompt_weighting='unbiased' with allocator 'hardest_first' in a stream", **COLOCATE, prompt_weighting="unbiased")
+    refused(
+        make,
+        "prompt_weighting='unbiased' with allocator 'hardest_first' in a stream",
+        **COLOCATE,
+        prompt_weighting="unbiased",
+    )
     rollout = {"rollout_func": lambda prompts, trainer: {}}
     refused(make, "stream_rollouts=True with `rollout_func`", **COLOCATE, trainer_kwargs=rollout)
 
