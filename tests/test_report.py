@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import zipfile
+from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adaroll_trl.plots import COLOURS
 from adaroll_trl.report.command import main
 from adaroll_trl.report.completions import read_tables, read_texts
+from adaroll_trl.report.figures import pictures
 from adaroll_trl.report.files import read_run
 from adaroll_trl.report.run import load_runs
-from adaroll_trl.report.settings import read_settings
-from adaroll_trl.report.tables import plain_text, prompt_tables, shorten
+from adaroll_trl.report.settings import ALLOCATION_SETTINGS, read_settings
+from adaroll_trl.report.tables import plain_text, prompt_tables, settings_tables, shorten
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
 pyarrow = pytest.importorskip("pyarrow")
+from matplotlib.figure import Figure  # noqa: E402
 from pyarrow import parquet  # noqa: E402
 
 NASTY = '<script>alert("x")</script><img src=http://example.com/x.png>\u202e'
@@ -300,6 +304,41 @@ def test_two_runs_side_by_side(plain, adaptive):
     row = re.search(r"prompts with signal</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>", text)
     assert row is not None
     assert row.groups() == ("33.3%", "25.0%", "-8.3 pp")
+
+
+def test_settings_of_the_allocation_are_those_of_the_options_and_a_plain_run_has_none(plain, adaptive):
+    """TRL's trainer takes an AdaRollGRPOConfig too, and reads nothing of it."""
+    from adaroll_trl.config import AdaRollOptions
+
+    assert set(ALLOCATION_SETTINGS) == {one.name for one in fields(AdaRollOptions)}
+    runs = load_runs([plain, adaptive])
+    for run in runs:
+        run.files.settings = {"utility": "mixed", "max_rollouts": None, "beta": 0.0}
+    differ, main_ones, _ = settings_tables(runs)
+    assert differ.rows == [["utility", "-", "mixed"], ["max_rollouts", "-", "None"]]
+    assert ["beta", "0.0", "0.0"] in main_ones.rows
+
+
+def test_names_of_runs_are_shown_as_they_are_and_colours_stay_with_their_run(plain, adaptive, tmp_path, monkeypatch):
+    """A folder's name is no formula to matplotlib, and a curve that one run lacks takes no colour away."""
+    odd = adaptive.rename(tmp_path / f"_$x^{{b$ {'long ' * 12}")
+    runs = load_runs([plain, odd])
+    labels: list[str] = []
+    colours: list[Any] = []
+    save = Figure.savefig
+
+    def look(figure: Figure, *args: Any, **kwargs: Any) -> None:
+        legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend())]
+        labels.extend(text.get_text() for legend in legends for text in legend.get_texts())
+        if figure.axes[0].get_ylabel() == "weight w(p)":
+            colours.append(figure.axes[0].lines[0].get_color())
+        save(figure, *args, **{**kwargs, "dpi": 20})
+
+    monkeypatch.setattr(Figure, "savefig", look)
+    pictures(runs)
+    assert any(label.startswith("$x^{b$ long") for label in labels)
+    assert max(len(line) for label in labels for line in label.splitlines()) <= 50
+    assert colours == [COLOURS[1]]
 
 
 def test_a_run_cut_short(adaptive, capsys):

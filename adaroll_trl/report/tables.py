@@ -250,10 +250,9 @@ def shorten(text: str, most: int = MOST_CHARACTERS) -> str:
 
 def settings_tables(runs: Sequence[Run]) -> list[Table]:
     """The main settings, and all others; of two runs those that differ come first."""
-    known = [run for run in runs if run.files.settings]
-    if not known:
+    names = {name for run in runs for name in run.files.settings if _value(run, name) != "-"}
+    if not names:
         return []
-    names = {name for run in known for name in run.files.settings}
     main = [name for name in (*ALLOCATION_SETTINGS, *MAIN_SETTINGS) if name in names]
     others = sorted(names - set(main))
     differ = [name for name in (*main, *others) if len({_value(run, name) for run in runs}) > 1]
