@@ -103,7 +103,7 @@ def checkpoint_to_resume(
             )
         passed_over = folders[: folders.index(complete)]
         if passed_over:
-            warn(f"Resuming from {complete}: the run ended while {', '.join(map(str, passed_over))} was being saved.")
+            warn(f"Resuming from {complete}: the run ended while {_names(passed_over)} was being saved.")
         return str(complete)
     if not os.path.isdir(chosen):
         raise ValueError(f"resume_from_checkpoint={wanted!r}: there is no such folder. 'true' takes the newest.")

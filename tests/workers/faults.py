@@ -1,20 +1,23 @@
 """Plays faults on several real processes, and leaves what each of them saw, and how long it took, in files.
 
 python -m tests.workers.faults MODEL_DIR OUTPUT_DIR CASES.json
+torchrun --nproc_per_node 2 --max-restarts 1 -m tests.workers.faults MODEL_DIR OUTPUT_DIR CASES.json
 
 Everything heavy is imported once. A case then forks its ranks, which form a gloo group as under torchrun; nobody ends
-a rank when another one dies, so that what each one does by itself is seen. A case is a dict:
+a rank when another one dies, so that what each one does by itself is seen. Under torchrun each process is a rank of
+the first case, whose faults happen before the first restart only. A case is a dict:
 
     name        of the case, and of its folder of results
     run         folder of the checkpoints, which cases may share
     trainer     "ours" or "plain"
     world       ranks, 2
     options     of the trainer's config, on top of OPTIONS
-    allocator   of the trainer, on top of the config's
     resume      what `train` gets as `resume_from_checkpoint`
     kill        {"phase", "rank", "step"}: kill -9 in that phase, at the first chance from that step
     fault       {"kind", "ranks", "step"}: what goes wrong there: the reward function, generation, or the disk
     prepare     {"run", "files"}: copy the checkpoints of that run, then overwrite (or with None remove) these files
+    tables      true: instead of training, all ranks ask for one table in one folder at once
+    group_timeout  seconds that the process group waits; None is its default
     limit       seconds after which what still runs is killed, 60
 """
 
@@ -31,17 +34,20 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate import PartialState
 from trl import GRPOTrainer
 
 from adaroll_trl import AdaRollGRPOTrainer
 from adaroll_trl.allocators import AllocationState, make_allocator
 from adaroll_trl.solver import lagrangian_bound
+from adaroll_trl.solver.store import TableStore
 from tests.tiny import length_reward, make_trainer, parity_reward, sums_dataset, weights
 
 OPTIONS: dict[str, Any] = {
@@ -120,8 +126,11 @@ class Rank:
         case = self.case
         options = {**OPTIONS, **(OURS if case["trainer"] == "ours" else {}), **case.get("options", {})}
         extra = {"rollout_func": self.rollout} if case.get("rollout_func") else {}
+        if seconds := case.get("group_timeout"):  # transformers passes `ddp_timeout` on to groups of GPUs only
+            PartialState(cpu=True, timeout=timedelta(seconds=seconds))
+            options["accelerator_config"] = {"use_configured_state": True}
         funcs: list[Any] = [self.named_reward()]
-        if self.faulty_setup("two functions"):
+        if self.fault["kind"] == "two functions" and self.rank in self.fault["ranks"]:
             funcs.append(length_reward)
         return make_trainer(
             TRAINERS[case["trainer"]],
@@ -133,9 +142,6 @@ class Rank:
             trainer_kwargs=extra,
             **options,
         )
-
-    def faulty_setup(self, kind: str) -> bool:
-        return self.fault["kind"] == kind and self.rank in self.fault["ranks"]
 
     def named_reward(self) -> Any:
         def judge(**kwargs: Any) -> Any:
@@ -189,16 +195,13 @@ class Rank:
         setattr(owner, name, watched)
 
     def run(self) -> None:
+        if self.case.get("tables"):
+            return self.ask_for_table()
         self.trainer = self.build()
         self.install_kill()
         if self.fault["kind"] == "full disk":
             self.before(self.trainer, "_save_checkpoint", self.fill_disk)
-        start = time.time()
-        try:
-            self.trainer.train(resume_from_checkpoint=self.case.get("resume"))
-        finally:
-            (self.folder / f"seconds{self.rank}").write_text(str(time.time() - start))
-            (self.folder / f"seen{self.rank}.json").write_text(json.dumps(self.seen))
+        self.trainer.train(resume_from_checkpoint=self.case.get("resume"))
         ours = self.case["trainer"] == "ours"
         result = {
             "weights": weights(self.trainer),
@@ -208,6 +211,15 @@ class Rank:
             "log": [{k: v for k, v in e.items() if "time" not in k} for e in self.trainer.state.log_history[:-1]],
         }
         torch.save(result, self.folder / f"rank{self.rank}.pt")
+
+    def ask_for_table(self) -> None:
+        def build() -> dict[str, Any]:
+            (self.folder / f"built{self.rank}").touch()
+            time.sleep(0.5)
+            return {"x": np.arange(10)}
+
+        found = TableStore(self.output / self.case["run"]).get({"solver": "test"}, build)
+        assert found["x"].sum() == 45
 
 
 def play(case: dict[str, Any], model_dir: Path, output: Path) -> dict[str, Any]:
@@ -279,8 +291,17 @@ def preload() -> None:
     lagrangian_bound(4, 16, "mixed", (1.0, 1.0), 1, 16)
 
 
+def as_torchrun_rank(case: dict[str, Any], model_dir: Path, output: Path) -> None:
+    if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) > 0:
+        case = {**case, "kill": None, "fault": None, "resume": True}
+    (output / case["name"]).mkdir(parents=True, exist_ok=True)
+    Rank(case, int(os.environ["RANK"]), model_dir, output).run()
+
+
 def main() -> None:
     model_dir, output, cases = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(Path(sys.argv[3]).read_text())
+    if "RANK" in os.environ:
+        return as_torchrun_rank(cases[0], model_dir, output)
     preload()
     results = {case["name"]: play(case, model_dir, output) for case in cases}
     (output / "results.json").write_text(json.dumps(results))
