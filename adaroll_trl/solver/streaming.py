@@ -56,7 +56,7 @@ class StreamPlanner:
         batch.check(budget, name="budget")
         compile_once(_run_kernels)
         size = max(batch.maximum, int(batch.spent.max()))
-        self._left, self._maximum = budget, batch.maximum
+        self._left = budget
         self.stream = make_stream(as_utility(utility), size, batch.a, batch.b, slots=None)
         self.stream.prompts[:, :4] = np.stack([batch.s, batch.n, np.zeros_like(batch.n), batch.spent], axis=1)
         self.stream.numbers[:4] = budget, in_flight, batch.minimum, batch.maximum
