@@ -74,7 +74,13 @@ def _page(runs: Sequence[Run], results: Path) -> Iterator[str]:
     planned = len({(cell.name, seed) for stage in STAGES.values() for cell in stage for seed in SEEDS})
     yield f"{of}, {hours:.1f} hours of processor time. Stages `{'`, `'.join(STAGES)}` are {planned} runs."
     if len(runs) < planned:
-        yield "\n**Not complete: the tables below are not a verdict yet.**"
+        stored = {(cell, seed) for cell, of in cells.items() for seed in of}
+        due: dict[str, set[Any]] = {name: set() for name in REGIMES}
+        for cell in (cell for stage in STAGES.values() for cell in stage):
+            due[cell.regime] |= {((cell.regime, cell.arm, cell.factor), seed) for seed in SEEDS}
+        complete = [name for name, cells_due in due.items() if cells_due <= stored]
+        but = f" {', '.join(complete)} is: the verdict below is about it." if complete else ""
+        yield f"\n**Not complete: the tables of most regimes are not a verdict yet.{but}**"
     yield "\n![Learning curves](learning.png)\n" if results.with_suffix(".png").exists() else ""
     yield from _verdict(cells)
     yield from _regimes(cells)
