@@ -19,7 +19,6 @@ never saturate, so a minimum and a maximum of rollouts per prompt matter most th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -27,6 +26,8 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .values import is_number
 
 FloatArray: TypeAlias = NDArray[np.float64]
 UtilityFunction: TypeAlias = Callable[[FloatArray, FloatArray], FloatArray]
@@ -190,7 +191,7 @@ def make_utility(name: str, **parameters: float) -> Utility:
     for parameter, value in parameters.items():
         if parameter not in known:
             raise ValueError(f"utility {name!r} has no parameter {parameter!r}; it has {list(known) or 'none'}.")
-        if not (math.isfinite(value) and value > 0):
+        if not (is_number(value) and value > 0):
             raise ValueError(f"{parameter}={value!r} of utility {name!r} must be a positive finite number.")
     bound = {**known, **{parameter: float(value) for parameter, value in parameters.items()}}
     function = _FUNCTIONS[name]

@@ -14,7 +14,12 @@ MOST_COUNTED = 2.0**53  # above it a float no longer counts one by one
 
 def is_number(value: Any) -> bool:
     """Whether `value` is a finite real number, and no bool."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
 
 
 def number(name: str, value: Any, low: float, high: float = math.inf, *, open_low: bool = False) -> float:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
 from .compiled import compile_once, kernel
-from .index import check_prior, utility_by_n, whole_number
+from .index import check_prior, real_array, utility_by_n, whole_number
 
 LARGEST_TABLE = 16384  # rollouts of one prompt: its utility table takes 2 GiB
 
@@ -96,7 +96,7 @@ def lagrangian_bound(
             f"budget={budget} with max_rollouts={max_rollouts} asks for groups of up to {size} rollouts; the bound is "
             f"computed for up to {LARGEST_TABLE}. Set max_rollouts."
         )
-    pairs = np.asarray(prior, dtype=np.float64)
+    pairs = real_array("prior", prior)
     if pairs.shape not in ((2,), (num_prompts, 2)):
         raise ValueError(f"prior has shape {pairs.shape}; it must be a pair, or an array of shape ({num_prompts}, 2).")
     priors, copies = np.unique(np.broadcast_to(pairs, (num_prompts, 2)), axis=0, return_counts=True)

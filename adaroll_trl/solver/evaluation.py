@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
 from .compiled import compile_once, kernel
-from .index import check_prior, solve_index, utility_by_n
+from .index import check_prior, solve_index, utility_by_n, whole_number
 from .sequential import choose, endgame_moves
 from .threads import run_ranges
 
@@ -73,12 +73,19 @@ def sequential_value(
         num_prompts, budget (`int`): prompts, and rollouts in all. The number of states grows steeply with both.
         utility, prior, max_rollouts: as for `solve_joint`.
 
+    Raises:
+        ValueError: if an argument is out of range, or the budget does not fit under the maximum.
+
     >>> round(sequential_value(4, 16), 10)  # the joint optimum is 2.738324996
     2.738324996
     """
+    num_prompts, budget = whole_number("num_prompts", num_prompts, 1), whole_number("budget", budget, 0)
+    most = budget if max_rollouts is None else whole_number("max_rollouts", max_rollouts, 1)
+    if num_prompts * most < budget:
+        raise ValueError(f"budget={budget} cannot be spent: num_prompts * max_rollouts = {num_prompts * most}.")
     compile_once(_run_kernels)
     utility, (a, b) = as_utility(utility), check_prior(prior)
-    size = budget if max_rollouts is None else min(max_rollouts, budget)
+    size = max(1, min(most, budget))
     table, by_n = solve_index(size, utility, (a, b)), utility_by_n(utility.table(size))
     states = np.zeros((1, num_prompts), dtype=np.int64)  # n (size + 1) + s of each prompt, ascending
     chance: NDArray[np.float64] = np.ones(1)

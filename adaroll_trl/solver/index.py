@@ -269,6 +269,9 @@ def _solve_index(max_rollouts: int, utility: Utility, prior: tuple[float, float]
     return IndexTable(max_rollouts, utility, prior)
 
 
+_MOST_COUNTED = 2**31 - 1
+
+
 def as_int(name: str, value: int) -> int:
     """The value as an int, or a ValueError that names it."""
     try:
@@ -278,18 +281,28 @@ def as_int(name: str, value: int) -> int:
 
 
 def whole_number(name: str, value: int, least: int) -> int:
-    """The value as an int of at least `least`, or a ValueError that names it."""
+    """The value as an int of at least `least` that counts rollouts or prompts, or a ValueError that names it."""
     number = as_int(name, value)
     if number < least:
         raise ValueError(f"{name}={value!r} must be at least {least}.")
+    if number > _MOST_COUNTED:
+        raise ValueError(f"{name}={value!r} must be at most {_MOST_COUNTED:,}.")
     return number
+
+
+def real_array(name: str, values: ArrayLike, kind: str = "numbers") -> NDArray[np.float64]:
+    """The values as a float64 array of any shape, or a ValueError that names them."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:  # no numbers, or ragged
+        raise ValueError(f"{name}={values!r} must be {kind}.") from error
 
 
 def check_prior(prior: tuple[float, float]) -> tuple[float, float]:
     """The pair as floats, or a ValueError that shows it."""
     try:
         alpha, beta = (float(x) for x in prior)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"prior={prior!r} must be one pair (alpha, beta), such as (1.0, 1.0).") from error
     if not (0.0 < alpha < np.inf and 0.0 < beta < np.inf):
         raise ValueError(f"prior={prior!r} must be two positive finite numbers, such as (1.0, 1.0).")

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..utilities import Utility, UtilityFunction, as_utility
-from .index import as_int, check_prior
+from .index import check_prior, whole_number
 from .joint_kernels import last_blocks, make_moves, solve_blocks
 from .joint_table import TIE_TOLERANCE, JointSpec, JointTable
 from .memory import available_bytes, format_bytes
@@ -47,6 +47,7 @@ from .store import Arrays, TableStore
 
 __all__ = ["JointTable", "solve_joint"]
 
+_BYTES_A_PAIR = 64  # of the utility and of `PairClasses`
 _STATES_A_TASK = 40_000  # below this, handing work to another thread costs more than it saves
 _TASKS_A_LAYER = 64  # enough to keep all threads busy to the end of a layer
 
@@ -97,12 +98,12 @@ def solve_joint(
     """
     resolved = as_utility(utility)
     spec = JointSpec(
-        num_prompts=as_int("num_prompts", num_prompts),
-        budget=as_int("budget", budget),
+        num_prompts=whole_number("num_prompts", num_prompts, 1),
+        budget=whole_number("budget", budget, 0),
         utility=resolved.key,
         prior=check_prior(prior),
-        min_rollouts=as_int("min_rollouts", min_rollouts),
-        max_rollouts=None if max_rollouts is None else as_int("max_rollouts", max_rollouts),
+        min_rollouts=whole_number("min_rollouts", min_rollouts, 0),
+        max_rollouts=None if max_rollouts is None else whole_number("max_rollouts", max_rollouts, 0),
         dtype=dtype,
         reductions=reductions,
         keep_values=bool(keep_values),
@@ -112,6 +113,12 @@ def solve_joint(
 
 
 def _find_or_build(spec: JointSpec, utility: Utility, store: TableStore | None, progress: bool | None) -> JointTable:
+    pairs, available = _BYTES_A_PAIR * (spec.budget + 1.0) ** 2, available_bytes()
+    if available is not None and pairs > available:
+        raise MemoryError(
+            f"num_prompts={spec.num_prompts}, budget={spec.budget}: the classes of its (successes, failures) pairs "
+            f"alone need {format_bytes(pairs)}; {format_bytes(available)} are available. Split the batch into blocks."
+        )
     table = utility.table(spec.budget)
 
     def build() -> Arrays:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .index import whole_number
+from .index import real_array, whole_number
 
 LARGEST_GROUP = 256  # tables grow with the fourth power of the group size
 _DEFAULT_GROUP = 64
@@ -89,21 +89,21 @@ class RoundBatch:
 
 
 def _counts(name: str, values: ArrayLike, size: int | None = None) -> NDArray[np.int64]:
-    array = np.asarray(values)
-    if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
-        raise ValueError(f"{name}={values!r} must be whole numbers of at least 0.")
+    array = real_array(name, values, "whole numbers of at least 0")
+    if not ((array >= 0) & (array < 2.0**31)).all():
+        raise ValueError(f"{name}={values!r} must be whole numbers of at least 0, as many as rollouts can be.")
     whole = array.astype(np.int64)
     if array.ndim != 1 or array.size == 0 or (size is not None and array.size != size):
         raise ValueError(
             f"{name} has shape {array.shape}; it must be one number for each of the {size or 'n'} prompts."
         )
-    if not np.array_equal(array, whole) or (whole < 0).any():
+    if not np.array_equal(array, whole):
         raise ValueError(f"{name}={values!r} must be whole numbers of at least 0.")
     return whole
 
 
 def _priors(name: str, values: ArrayLike, size: int) -> NDArray[np.float64]:
-    array = np.asarray(values, dtype=np.float64)
+    array = real_array(name, values)
     if array.shape not in ((), (size,)):
         raise ValueError(f"{name} has shape {array.shape}; it must be one number, or one for each of {size} prompts.")
     if not (np.isfinite(array) & (array > 0)).all():
