@@ -39,6 +39,8 @@ from transformers import TrainerCallback
 if TYPE_CHECKING:
     from .trainer import AdaRollMixin
 
+__all__ = ["KappaCallback", "KappaEstimate", "estimate_kappa", "measure_kappa", "rollout_gradients"]
+
 _PER_ROLLOUT = ("grpo", "sapo")  # losses that average over a completion's tokens
 
 
