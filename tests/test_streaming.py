@@ -527,6 +527,18 @@ def test_evaluation_does_not_stream(make, server, sums):
     assert number_in(trainer._logs["prompt"][0]) >= 0
 
 
+@pytest.mark.parametrize("streams", [True, False])
+def test_an_evaluation_of_several_batches_with_continuous_batching(make, sums, streams):
+    """TRL leaves the model in training mode after each generation: no evaluation batch may be taken for training."""
+    own = {} if streams else {"stream_rollouts": False, "in_flight": None, "allocator": "adaroll"}
+    own |= {"use_vllm": False, "per_device_eval_batch_size": 16, "belief_decay": 1.0, "max_steps": 2}
+    trainer = make(**CONTINUOUS, **own, trainer_kwargs={"eval_dataset": sums.select(range(12))})
+    trainer.train()
+    before = trainer._beliefs.state_dict()
+    trainer.evaluate()
+    assert trainer._beliefs.state_dict() == before
+
+
 # Two processes
 
 

@@ -66,7 +66,13 @@ class StreamingMixin(_Base):
 
     def _generate(self, prompts: list[Any], *args: Any, **kwargs: Any) -> Any:
         if self._stream is None:
-            return super()._generate(prompts, *args, **kwargs)
+            training = self.model.training
+            generated = super()._generate(prompts, *args, **kwargs)
+            if self.model.training != training:
+                # After continuous batching TRL leaves it in training mode, in evaluation too: the next batch of an
+                # evaluation would be taken for one of training
+                self.model.train(training)
+            return generated
         self._stream.prepare(prompts)
         generated = super()._generate(prompts, *args, **kwargs)
         self._stream.settle(prompts)
