@@ -1,4 +1,4 @@
-"""The figures of docs/how_it_works.md, from coins: no model, half a minute on two cores.
+"""The figures of docs/how_it_works.md, from coins: no model, a quarter of a minute on two cores.
 
     python scripts/how_it_works.py
 
