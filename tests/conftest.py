@@ -12,7 +12,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 # DeepSpeed compiles there: a folder of this environment's own, whose lock no other environment can leave behind.
 os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -48,3 +48,12 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Any:
     from tests.standin import pretend_vllm  # not every TRL has what it replaces
 
     return pretend_vllm(partial(monkeypatch.setattr, raising=False))
+
+
+@pytest.fixture
+def server(sent: Any) -> Iterator[Any]:
+    """A stand-in for vLLM's server."""
+    from tests.standin import StandInServer
+
+    with StandInServer() as server:
+        yield server

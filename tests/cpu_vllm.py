@@ -25,10 +25,9 @@ import requests
 import torch
 import trl.generation.vllm_generation as generation_module
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 from trl.generation.vllm_client import VLLMClient
 
-from tests.tiny import build_model_dir, completions_of
+from tests.tiny import completions_of
 
 # One thread, and no GPU-sized cache
 VLLM_ENVIRONMENT = {
@@ -42,18 +41,6 @@ VLLM_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRL_EXPERIMENTAL_SILENCE": "1",
 }
-
-
-def build_lively_model_dir(path: Path) -> Path:
-    """The tests' tiny Llama with larger weights, so that what it says depends on the prompt."""
-    build_model_dir(path)
-    model = AutoModelForCausalLM.from_pretrained(path)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(5)
-    model.save_pretrained(path)
-    return path
 
 
 # Server

@@ -261,9 +261,11 @@ def test_the_wait_for_compilation_is_told_once_per_process(monkeypatch, caplog):
 
 def test_a_changed_kernel_file_makes_the_code_of_its_callers_stale(tmp_path):
     """Numba alone would go on with the old callee, which is compiled into its caller in another file."""
-    package = tmp_path / "kernels"
-    package.mkdir()
+    package = tmp_path / "library" / "kernels"
+    package.mkdir(parents=True)
     source = Path(compiled.__file__).parent
+    (package.parent / "files.py").write_text((source.parent / "files.py").read_text())
+    (package.parent / "__init__.py").write_text("")
     for name in ("compiled.py", "store.py", "progress.py"):
         (package / name).write_text((source / name).read_text())
     (package / "__init__.py").write_text("")
@@ -274,7 +276,7 @@ def test_a_changed_kernel_file_makes_the_code_of_its_callers_stale(tmp_path):
     results = []
     for value in (1, 1, 5):
         (package / "callee.py").write_text(callee.format(value))
-        program = "from kernels.caller import twice; print(twice(), sum(twice.stats.cache_hits.values()))"
+        program = "from library.kernels.caller import twice; print(twice(), sum(twice.stats.cache_hits.values()))"
         run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
         results.append(run.stdout.split())
     assert results == [["2", "0"], ["2", "1"], ["10", "0"]]

@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from tests.test_equivalence import TIMES
-from tests.tiny import same_weights
+from tests.tiny import build_lively_model_dir, same_weights
 
 pytestmark = [
     pytest.mark.vllm,
@@ -43,8 +43,6 @@ CONTROLS = ["control: stream, weights sent once", "control: weights sent once", 
 
 @pytest.fixture(scope="module")
 def lively_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.cpu_vllm import build_lively_model_dir
-
     return build_lively_model_dir(tmp_path_factory.mktemp("vllm") / "lively-llama")
 
 

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,12 +30,6 @@ from tests.tiny import completions_of, prompts_of, weights
 from tests.workers.standin import PLANS, ROUNDS
 
 SYNC = ["/start_weight_update", "/update_weights", "/finish_weight_update", "/reset_prefix_cache"]
-
-
-@pytest.fixture
-def server(sent: Any) -> Iterator[StandInServer]:
-    with StandInServer() as server:
-        yield server
 
 
 @pytest.fixture

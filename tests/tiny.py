@@ -8,12 +8,25 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from transformers import AutoModelForCausalLM
 from trl import GRPOConfig
 
 from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
 from adaroll_trl.allocators import AllocationState, Allocator, RolloutStream
 from adaroll_trl.gpu_check.model import build_model_dir as build_model_dir
 from adaroll_trl.gpu_check.model import build_tokenizer as build_tokenizer
+
+
+def build_lively_model_dir(path: Path) -> Path:
+    """The tests' tiny Llama with larger weights, so that what it says depends on the prompt."""
+    build_model_dir(path)
+    model = AutoModelForCausalLM.from_pretrained(path)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(5)
+    model.save_pretrained(path)
+    return path
 
 
 def sums_dataset(size: int, plain: bool = False) -> Dataset:

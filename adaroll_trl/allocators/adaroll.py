@@ -32,35 +32,24 @@ class AdaRollAllocator(Allocator):
         self.utility = as_utility(utility)
 
     def allocate(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> NDArray[np.int64]:
-        question = self._question(state, rollouts_left, rounds_left)
-        return plan_round(**question, multiple_of=state.multiple_of)
-
-    def expected_utility(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> float:
-        return round_value(**self._question(state, rollouts_left, rounds_left))
-
-    def stream(self, state: AllocationState, budget: int, in_flight: int) -> RolloutStream:
-        return _AdaRollStream(
-            StreamPlanner(
-                state.successes,
-                state.failures,
-                budget,
-                in_flight,
-                self.utility,
-                state.prior_alpha,
-                state.prior_beta,
-                state.min_rollouts,
-                state.max_rollouts,
-                rollouts=state.rollouts,
-            )
+        return plan_round(
+            **self._question(state),
+            rollouts_left=rollouts_left,
+            rounds_left=rounds_left,
+            multiple_of=state.multiple_of,
         )
 
-    def _question(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> dict[str, Any]:
-        """The arguments that the planner and its value share."""
+    def expected_utility(self, state: AllocationState, rollouts_left: int, rounds_left: int) -> float:
+        return round_value(**self._question(state), rollouts_left=rollouts_left, rounds_left=rounds_left)
+
+    def stream(self, state: AllocationState, budget: int, in_flight: int) -> RolloutStream:
+        return _AdaRollStream(StreamPlanner(**self._question(state), budget=budget, in_flight=in_flight))
+
+    def _question(self, state: AllocationState) -> dict[str, Any]:
+        """The arguments that the planners share."""
         return {
             "successes": state.successes,
             "failures": state.failures,
-            "rollouts_left": rollouts_left,
-            "rounds_left": rounds_left,
             "utility": self.utility,
             "prior_alpha": state.prior_alpha,
             "prior_beta": state.prior_beta,

@@ -28,7 +28,6 @@ import logging
 import math
 import os
 import re
-import secrets
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +36,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..files import written_whole
 
 try:
     import fcntl
@@ -103,21 +104,11 @@ def write_table(path: str | os.PathLike[str], key: Key, arrays: Mapping[str, NDA
     header, offsets = _describe(key, arrays)
     first = b"%s %d %08x\n" % (_MAGIC, FORMAT_VERSION, zlib.crc32(header))
     payload_start = _aligned(len(first) + len(header))
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(first + header)
-            for offset, array in zip(offsets, arrays.values(), strict=True):
-                file.write(bytes(payload_start + offset - file.tell()))
-                file.write(_as_bytes(array))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with written_whole(path) as file:
+        file.write(first + header)
+        for offset, array in zip(offsets, arrays.values(), strict=True):
+            file.write(bytes(payload_start + offset - file.tell()))
+            file.write(_as_bytes(array))
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:
