@@ -33,9 +33,9 @@ class RunningKappa:
     @property
     def value(self) -> float:
         """kappa to use: on the grid, from 1/8 to 64; before the first measurement exactly the start."""
-        inverse = self._sum / self._weight
-        if inverse == 1 / self._start:
+        if (self._sum, self._weight) == (self._start, self._start**2):
             return self._start
+        inverse = self._sum / self._weight
         kappa = min(max(1 / inverse if inverse > 0 else MOST, LEAST), MOST)
         return float(2 ** (round(2 * math.log2(kappa)) / 2))
 

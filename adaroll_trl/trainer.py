@@ -59,6 +59,7 @@ from .resuming import Lasting, ResumingMixin
 from .rounds import append_logs, merge_metrics, merge_outputs, pad_columns, replace_last, scratch_logs
 from .streaming.checks import check_streaming
 from .streaming.mixin import StreamingMixin
+from .streaming.scoring import Scorer
 from .streaming.seams import StreamedBatch
 from .user_functions import checked_rewards, checked_rollouts, raise_reward_errors
 from .vllm import kept_awake
@@ -124,6 +125,7 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
         self.last_batch: OwnRollouts | None = None  # for `measure_kappa`
         self._round: Round | None = None  # the one that is running
         self._stream: StreamedBatch | None = None  # likewise
+        self._last_scorer: Scorer | None = None
         self._held_metrics: dict[str, list[float]] = {}
         self._kappa: RunningKappa | None = None
         if options.kappa_every is not None:
@@ -161,8 +163,13 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
     # Rounds
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self._await_last_scorer()
+        # What a reward function logged before it, or another one, failed belongs to no rows
+        self._pending_extra_logs.clear()
+        self._pending_metrics.clear()
         if not self.model.training:
             output = super()._generate_and_score_completions(inputs)
+            self.model.eval()  # continuous batching leaves it in training mode, and the next batch would be taken so
             pad_columns(self._logs["extra"], len(inputs) * self.accelerator.num_processes)
             return output
         batch = self._start_batch(inputs)

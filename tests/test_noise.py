@@ -199,6 +199,7 @@ def test_the_running_kappa_weighs_by_error_and_forgets():
     def found(inverse: float, error: float) -> KappaEstimate:
         return KappaEstimate(1 / inverse if inverse > 0 else math.inf, inverse, error, 1.0, inverse, 8, 64)
 
+    assert all(RunningKappa(start / 10).value == start / 10 for start in range(1, 400))
     running = RunningKappa(2.0)
     assert running.value == 2
     for _ in range(40):

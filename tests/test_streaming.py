@@ -40,6 +40,7 @@ from adaroll_trl.streaming.engine import Engine
 from adaroll_trl.streaming.loop import Ledger, stream_rollouts
 from adaroll_trl.streaming.rollout import Rollout
 from adaroll_trl.streaming.scoring import Scorer
+from adaroll_trl.streaming.vllm_server import VLLMServer
 from tests.compatibility import BUDGET, GROUP, PROMPTS, adaptive, ids_parity, number_in, parity
 from tests.standin import StandInLLM, StandInServer, answer
 from tests.test_equivalence import assert_same
@@ -47,7 +48,7 @@ from tests.test_vllm_standin import check_output
 from tests.tiny import (
     HardestFirst,
     RandomCounts,
-    build_model_dir,
+    build_lively_model_dir,
     completions_of,
     make_trainer,
     prompts_of,
@@ -62,12 +63,6 @@ COLOCATE = {"use_vllm": True, "vllm_mode": "colocate"}
 
 def server_options(server: StandInServer) -> dict[str, Any]:
     return {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": server.url}
-
-
-@pytest.fixture
-def server(sent: Any) -> Iterator[StandInServer]:
-    with StandInServer() as server:
-        yield server
 
 
 @pytest.fixture
@@ -195,13 +190,8 @@ def test_a_server_that_mixes_rows_up_is_seen(make, sent):
 
 def test_continuous_batching_answers_its_own_prompts(make, sent, tmp_path):
     """With top_k=1 a prompt has one answer, which plain generation gives as well."""
-    model_dir = build_model_dir(tmp_path / "lively")
+    model_dir = build_lively_model_dir(tmp_path / "lively")
     model = AutoModelForCausalLM.from_pretrained(model_dir)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(5)
-    model.save_pretrained(model_dir)
     trainer = make(use_vllm=False, **CONTINUOUS, top_k=1, max_steps=1, model_dir=model_dir)
     trainer.train()
     (_, output) = trainer.recorded[0]
@@ -597,3 +587,84 @@ def test_a_reward_that_raises_on_one_of_two_processes(ranks):
         other = ranks[1 - fails_on]["failures"][name]
         expected = f"RuntimeError: Process {fails_on} failed while its rollouts streamed: "
         assert other == f"{expected}ZeroDivisionError: the judge is out"
+
+
+# What a fresh user found
+
+
+def test_what_a_failed_call_logged_does_not_reach_the_next_batch(make, sent):
+    reward = Counted()
+
+    def failing(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+        if sum(reward.sizes) > 5 and failing.fails:
+            raise ZeroDivisionError("the judge is out")
+        return [ids_parity(ids) for ids in completion_ids]
+
+    failing.fails = True
+    trainer = make(**COLOCATE, reward=[reward, failing])  # the first logs, then the second raises
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+    failing.fails = False
+    generate_again(trainer)
+
+
+def test_an_interrupted_reward_call_has_ended_before_the_next_begins(make, sent):
+    at_once, most, functions = [0], [0], []
+
+    def slow(completion_ids: list[list[int]], log_extra: Any, **columns: Any) -> list[float]:
+        at_once[0] += 1
+        most[0] = max(most[0], at_once[0])
+        time.sleep(0.3)
+        log_extra("ids", [ids[0] for ids in completion_ids])
+        at_once[0] -= 1
+        return [ids_parity(ids) for ids in completion_ids]
+
+    trainer = make(**COLOCATE, reward=slow)
+    functions += trainer.reward_funcs
+    engine = StandInLLM.last.llm_engine
+    engine.fail_at, engine.failure = 8, KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    engine.fail_at = None
+    generate_again(trainer)
+    assert most[0] == 1
+    assert trainer.reward_funcs == functions
+
+
+def test_an_engine_that_cannot_be_built_leaves_no_thread(make, sent, monkeypatch):
+    trainer = make(use_vllm=False, **CONTINUOUS)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    monkeypatch.setattr(model, "continuous_batching_context_manager", lambda **options: 1 / 0, raising=False)
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+    assert not [thread for thread in threading.enumerate() if thread.name == "adaroll-scorer"]
+
+
+def test_slow_rewards_do_not_make_the_loop_spin(make, server, monkeypatch):
+    """It looks after a server a hundred times a second at most."""
+    polls, poll = [0], VLLMServer.poll
+
+    def counted(engine: VLLMServer, wait: bool) -> Any:
+        polls[0] += 1
+        return poll(engine, wait)
+
+    monkeypatch.setattr(VLLMServer, "poll", counted)
+    slow = StandInServer(seconds=0.1)
+    with slow:
+        make(**server_options(slow), reward=Counted(seconds=0.4), max_steps=1, in_flight=8).train()
+    assert polls[0] < 2000  # without a wait it is some hundred thousand
+
+
+def test_what_runs_goes_on_when_nothing_may_be_started(make, sent):
+    """A reward that waits until the engine is empty gets its way: too many unscored ones stop starts, not steps."""
+    late = []
+
+    def patient(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+        end = time.monotonic() + 5
+        while StandInLLM.last.llm_engine.running and time.monotonic() < end:
+            time.sleep(0.01)
+        late.append(time.monotonic() >= end)
+        return [ids_parity(ids) for ids in completion_ids]
+
+    make(**COLOCATE, reward=patient, max_steps=1, in_flight=3).train()
+    assert not any(late)

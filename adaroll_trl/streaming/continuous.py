@@ -6,9 +6,7 @@ from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from .engine import Engine
-
-_WAIT = 0.05  # seconds
+from .engine import GLANCE, WAIT, Engine
 
 
 class ContinuousBatching(Engine):
@@ -38,7 +36,8 @@ class ContinuousBatching(Engine):
 
     def poll(self, wait: bool) -> list[tuple[str, list[int], Any]]:
         ended: list[tuple[str, list[int], Any]] = []
-        while (output := self._manager.get_result(timeout=_WAIT if wait and not ended else 0)) is not None:
+        seconds = WAIT if wait else GLANCE
+        while (output := self._manager.get_result(timeout=0 if ended else seconds)) is not None:
             if output.error is not None:
                 raise RuntimeError(f"Continuous batching failed on request {output.request_id}: {output.error}")
             if output.is_finished():

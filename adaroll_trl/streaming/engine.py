@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+WAIT, GLANCE = 0.1, 0.01  # seconds that a poll takes at most, with `wait` and without
+
 
 class Engine(ABC):
     """An engine that takes requests while others run. One process, and one thread, talks to it.
@@ -23,8 +25,8 @@ class Engine(ABC):
     def poll(self, wait: bool) -> list[tuple[str, list[int], Any]]:
         """What has ended: names, tokens and the engine's own outputs; may be empty.
 
-        An engine that runs in the caller's thread goes on by a step. Any other returns at once, or, with `wait`, after
-        something has ended or a short time has passed.
+        An engine that runs in the caller's thread goes on by a step. Any other returns when something has ended, or
+        after a short time: a very short one without `wait`, where the caller has scores to look after.
 
         Raises:
             RuntimeError: if requests were lost, or the engine is dead.

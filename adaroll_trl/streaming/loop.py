@@ -100,7 +100,7 @@ def stream_rollouts(
 
     The next prompt is decided once what has just ended is scored, if that takes no longer than `PATIENCE`. Scores that
     take longer come in while the engine goes on, and their rollouts count as in flight for the policy till then. No
-    more than 2 `in_flight` rollouts are ever without a score: beyond, the engine waits, for what is decided blindly
+    more than 2 `in_flight` rollouts are ever without a score: beyond, none is started, for what is decided blindly
     would be decided badly.
 
     With `in_order`, the k-th decision knows the outcomes of the first k - `in_flight` rollouts and of no other. Then
@@ -131,8 +131,7 @@ def stream_rollouts(
             scorer.submit(ended)
             start = time.perf_counter()
             patience = PATIENCE if ended and scorer.seconds <= PATIENCE else 0.0
-            stalled = not running or (len(running) < in_flight and open_ >= 2 * in_flight)
-            for rollout in scorer.collect(None if stalled else patience):
+            for rollout in scorer.collect(patience if running else None):
                 queue.scored(rollout)
                 open_ -= 1
             waiting += time.perf_counter() - start

@@ -12,6 +12,7 @@ from ..batch import GenerationBatch
 from ..metrics import SuccessSignal
 from ..planner import RolloutPlanner
 from ..user_functions import checked_rewards, raise_own_reward_error
+from .scoring import Scorer
 from .seams import Hooks, StreamedBatch, parts_of_batch, requests_in_flight
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class StreamingMixin(_Base):
     _recording: Callable[..., Any]
     _record_round: Callable[..., None]
     _stream: StreamedBatch | None  # the one that is running
+    _last_scorer: Scorer | None  # of the one before
 
     def _run_stream(self, batch: GenerationBatch) -> None:
         """One generation call that decides rollout by rollout: a single round whose counts are known at its end."""
@@ -53,7 +55,13 @@ class StreamingMixin(_Base):
             batch.seconds += self._stream.seconds
             batch.estimates |= self._stream.metrics
         finally:
-            self._stream = None
+            self._last_scorer, self._stream = self._stream.scorer, None
+
+    def _await_last_scorer(self) -> None:
+        """A stream that failed may have left a reward call behind: no reward function is called by two at a time."""
+        if self._last_scorer is not None:
+            self._last_scorer.join()
+            self._last_scorer = None
 
     def _score_alone(
         self, rows: list[dict[str, Any]], prompts: list[Any], completions: list[Any], completion_ids: list[list[int]]
@@ -66,13 +74,7 @@ class StreamingMixin(_Base):
 
     def _generate(self, prompts: list[Any], *args: Any, **kwargs: Any) -> Any:
         if self._stream is None:
-            training = self.model.training
-            generated = super()._generate(prompts, *args, **kwargs)
-            if self.model.training != training:
-                # After continuous batching TRL leaves it in training mode, in evaluation too: the next batch of an
-                # evaluation would be taken for one of training
-                self.model.train(training)
-            return generated
+            return super()._generate(prompts, *args, **kwargs)
         self._stream.prepare(prompts)
         generated = super()._generate(prompts, *args, **kwargs)
         self._stream.settle(prompts)

@@ -24,6 +24,7 @@ class Scorer:
         self._score = score
         self._todo: SimpleQueue[Rollout | None] = SimpleQueue()
         self._done: SimpleQueue[list[Rollout] | BaseException] = SimpleQueue()
+        self._closed = False
         self._thread = Thread(target=self._run, name="adaroll-scorer", daemon=True)
         self._thread.start()
         self.open = 0  # rollouts that are not scored yet
@@ -58,25 +59,27 @@ class Scorer:
         return scored
 
     def close(self) -> None:
-        """End the thread once what it is at has ended; waits for nothing."""
+        """End the thread after the call that it is at; what is not scored by then never is. Waits for nothing."""
+        self._closed = True
         self._todo.put(None)
 
+    def join(self) -> None:
+        """After `close`: wait until the thread has ended."""
+        self._thread.join()
+
     def _run(self) -> None:
-        while (first := self._todo.get()) is not None:
-            batch, ended = [first], False
+        while True:
+            batch = [self._todo.get()]
             while not self._todo.empty():
-                rollout = self._todo.get()
-                if rollout is None:
-                    ended = True
-                    break
-                batch.append(rollout)
+                batch.append(self._todo.get())
+            if self._closed:
+                return
+            rollouts = [rollout for rollout in batch if rollout is not None]
             try:
                 start = time.monotonic()
-                self._score(batch)
+                self._score(rollouts)
                 self.calls, self.seconds = self.calls + 1, time.monotonic() - start
             except BaseException as error:  # the loop raises it
                 self._done.put(error)
                 return
-            self._done.put(batch)
-            if ended:
-                return
+            self._done.put(rollouts)

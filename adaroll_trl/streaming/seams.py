@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,6 +91,7 @@ class StreamedBatch:
 
     Attributes:
         inputs (list of `dict`): this process's rows of the data set, for TRL's method, which goes on with the list.
+        scorer (`Scorer`, *optional*): this process's, once it has one; after a failure it may be at its last call.
     """
 
     def __init__(self, trainer: Any, batch: GenerationBatch, round_: Round, hooks: Hooks, in_flight: int) -> None:
@@ -105,6 +106,7 @@ class StreamedBatch:
         self._metrics: list[tuple[str, float, int]] = []
         self._parts: list[Streamed] = []
         self._failure: Exception | None = None
+        self.scorer: Scorer | None = None
         self.inputs = batch.rows_of(round_)
 
     # What the trainer calls, in this order
@@ -232,10 +234,10 @@ class StreamedBatch:
     def _stream(self, make: Callable[[], Engine], held: dict[int, Any]) -> list[Rollout]:
         """Run this process's stream. A failure is kept for `_exchange`: the others have to hear of it first."""
         try:
-            ledger = self._hooks.ledger(self._own)
-            scorer = Scorer(lambda rollouts: self._score(rollouts, held))
+            ledger, engine = self._hooks.ledger(self._own), make()
+            self.scorer = Scorer(lambda rollouts: self._score(rollouts, held))
             in_order = self._trainer.adaroll.stream_order == "start"
-            streamed = stream_rollouts(make(), scorer, ledger, self._budget, self._in_flight, in_order)
+            streamed = stream_rollouts(engine, self.scorer, ledger, self._budget, self._in_flight, in_order)
         except Exception as error:
             self._failure = error
             return []
@@ -248,13 +250,18 @@ class StreamedBatch:
         ids = [rollout.completion_ids for rollout in rollouts]
         completions = decode(self._trainer, prompts, prompt_ids, ids)
         rows = self._batch.copies([rollout.prompt for rollout in rollouts])
-        with alone():
+        with alone(), self._on_device():
             rewards = self._hooks.score(rows, prompts, completions, ids)
         outcomes = self._hooks.outcomes(rewards)
         for index, rollout in enumerate(rollouts):
             rollout.completion, rollout.outcome = completions[index], float(outcomes[index])
             rollout.rewards = rewards[index].tolist()
         self._take_logs(rollouts)
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        """This process's GPU: a thread that does not say which starts on the first."""
+        device = self._trainer.accelerator.device
+        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def _take_logs(self, rollouts: list[Rollout]) -> None:
         """What reward functions passed to `log_extra` and `log_metric` in this call."""

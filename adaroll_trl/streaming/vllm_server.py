@@ -8,10 +8,9 @@ from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from typing import Any
 
-from .engine import Engine
+from .engine import GLANCE, WAIT, Engine
 
 _PER_ROW = ("features", "images")  # what the client takes one of for each prompt, beside the prompts
-_WAIT = 0.1  # seconds
 
 
 class VLLMServer(Engine):
@@ -47,7 +46,7 @@ class VLLMServer(Engine):
         self._running[self._pool.submit(self._generate, **call)] = name
 
     def poll(self, wait: bool) -> list[tuple[str, list[int], Any]]:
-        done, _ = wait_for(self._running, timeout=_WAIT if wait else 0, return_when=FIRST_COMPLETED)
+        done, _ = wait_for(self._running, timeout=WAIT if wait else GLANCE, return_when=FIRST_COMPLETED)
         ended = []
         for future in sorted(done, key=lambda future: self._running[future]):
             name, output = self._running.pop(future), future.result()
