@@ -90,11 +90,30 @@ def check_trainer(trainer: Any) -> None:
     _check_tools(trainer)
 
 
+def check_dataset(dataset: Any, num_prompts: int, environments_own_prompts: bool) -> None:
+    """Refuse a data set that no generation batch can be made of: TRL's sampler would end the run without a step."""
+    if hasattr(dataset, "__len__") and len(dataset) < num_prompts:
+        raise ValueError(
+            f"train_dataset has {len(dataset)} rows, fewer than the {num_prompts} prompts of a generation batch: not "
+            "one step could be taken. Add rows, or lower steps_per_generation or per_device_train_batch_size."
+        )
+    columns = _known_columns(dataset)
+    if columns and "prompt" not in columns and not environments_own_prompts:
+        raise ValueError(
+            f"train_dataset has no column `prompt`; it has {', '.join(columns)}. Rename the one with the prompts."
+        )
+
+
+def _known_columns(dataset: Any) -> list[str] | None:
+    """The columns that rows of `dataset` have; None where one cannot tell."""
+    shown_as_stored = getattr(dataset, "format", {"type": None})["type"] != "custom"  # a transform may add some
+    return getattr(dataset, "column_names", None) if shown_as_stored else None
+
+
 def check_prior_column(dataset: Any, column: str) -> None:
     """Refuse a data set without this column, or with values in it that are no pass rates, as far as one can look."""
-    columns = getattr(dataset, "column_names", None)
-    shown_as_stored = getattr(dataset, "format", {"type": None})["type"] != "custom"  # a transform may add the column
-    if columns is None or not shown_as_stored:
+    columns = _known_columns(dataset)
+    if columns is None:
         return
     if column not in columns:
         raise ValueError(

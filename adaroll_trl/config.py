@@ -202,15 +202,19 @@ class AdaRollOptions:
             )
         if self.success_threshold is not None and not is_number(self.success_threshold):
             raise ValueError(f"success_threshold={self.success_threshold!r} must be a finite number, or None for 0.5.")
+        for name in ("success_reward", "table_cache_dir"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, (str, os.PathLike)) and str(value)):
+                raise ValueError(f"{name}={value!r} must be a text, or None.")
         self._validate_prior()
         choice("prompt_weighting", self.prompt_weighting, PROMPT_WEIGHTINGS, "'package.module:function'")
         choice("allocator", self.allocator, ALLOCATOR_NAMES, "'package.module:Class'")
         choice("utility", self.utility, UTILITY_NAMES, "'package.module:function'")
         self.allocator_kwargs = _parse_kwargs("allocator_kwargs", self.allocator_kwargs)
         if self.allocator in ALLOCATOR_NAMES:
-            check_own_options(self.allocator, self.allocator_kwargs or {})
-            if self.allocator_kwargs:
-                with naming_allocator_kwargs(self.allocator):
+            with naming_allocator_kwargs(self.allocator):
+                check_own_options(self.allocator, self.allocator_kwargs or {})
+                if self.allocator_kwargs:
                     check_own_values(self.allocator, self.allocator_kwargs)
 
     def _validate_kappa_every(self) -> None:
@@ -316,8 +320,10 @@ def _parse_kwargs(name: str, value: Any) -> dict[str, Any] | None:
     if isinstance(value, str):
         try:
             parsed = json.loads(value)
-        except ValueError as error:
-            raise ValueError(f'{name}={value!r} is not JSON: {error}. Write it like {{"mode": "pos"}}.') from error
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f'{name}={value!r:.200} is not JSON: {error}. Write it like {{"mode": "pos"}}.'
+            ) from error
     if parsed is not None and not (isinstance(parsed, dict) and all(isinstance(key, str) for key in parsed)):
         raise ValueError(f"{name}={value!r} must be a dict of options by name, or that in JSON.")
     return parsed

@@ -39,6 +39,7 @@ from .checks import (
     check_call,
     check_class,
     check_completions,
+    check_dataset,
     check_prior_column,
     check_prompt_weighting,
     check_rows,
@@ -111,6 +112,7 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
         group, world = self.num_generations, self.accelerator.num_processes
         prompts = self.args.generation_batch_size // group
         self._planner = RolloutPlanner(options, prompts, group, world, self._warn)
+        check_dataset(self.train_dataset, prompts, self.environments_own_prompts)
         prior = (options.prior_alpha, options.prior_beta)
         self._beliefs = Beliefs(*prior, options.belief_decay, options.prior_source, options.prior_strength)
         self._calibration = Calibration()

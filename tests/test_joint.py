@@ -12,7 +12,7 @@ from scipy.special import betaln, gammaln
 
 from adaroll_trl.solver import joint
 from adaroll_trl.solver.joint import JointTable, solve_joint
-from adaroll_trl.solver.store import TableFileError, TableStore
+from adaroll_trl.solver.store import TableFileError, TableStore, read_table, write_table
 from adaroll_trl.utilities import UTILITY_NAMES, as_utility, make_utility
 
 # Computed once by an independent plain implementation; rows are utility, then one value for each of the sizes.
@@ -400,3 +400,29 @@ def test_no_rollouts_and_one_prompt():
     assert solve_joint(3, 0).value == 0.0
     assert solve_joint(1, 6, "mixed").value == pytest.approx(uniform_value(1, 6, "mixed", (1.0, 1.0)))
     assert solve_joint(1, 6).next_prompt([2], [1]) == 0
+
+
+def test_a_joint_table_whose_arrays_do_not_belong_together_is_refused(tmp_path):
+    table = solve_joint(2, 4)
+    table.save(tmp_path / "sound")
+    assert JointTable.load(tmp_path / "sound").value == table.value
+    key, arrays = read_table(tmp_path / "sound")
+    changes = [
+        ({"num_prompts": 10**9}, {}),
+        ({"budget": 10**9}, {}),
+        ({"num_prompts": "2"}, {}),
+        ({"prior": [1.0, -1.0]}, {}),
+        ({"dtype": "object"}, {}),
+        ({}, {"actions": np.full(len(arrays["actions"]), 100, dtype=np.int8)}),
+        ({}, {"actions": arrays["actions"][:-1]}),
+        ({}, {"width": np.full(5, 10**15)}),
+        ({}, {"width": np.full(5, -1)}),
+        ({}, {"class_of": np.full((5, 5), 99, dtype=np.int16)}),
+        ({}, {"found": np.array([-5, 0, 0])}),
+        ({}, {"value": np.array([np.nan])}),
+        ({}, {"utility": np.zeros((2, 2))}),
+    ]
+    for key_change, array_change in changes:
+        write_table(tmp_path / "forged", {**key, **key_change}, {**arrays, **array_change})
+        with pytest.raises(TableFileError, match="does not hold a joint table"):
+            JointTable.load(tmp_path / "forged")
