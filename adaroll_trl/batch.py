@@ -53,6 +53,7 @@ class Round:
         return self.group_ids[self.local]
 
 
+TABLE_COLUMNS = ("group", "group_size", "round", "belief_mean")  # that TRL's table of completions gains
 _TOKENS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "tool_mask")
 
 
@@ -217,11 +218,8 @@ class GenerationBatch:
         return OwnRollouts(tokens, "pixel_values" not in output, group_ids, outcomes, mixed)
 
     def table_columns(self) -> dict[str, list[Any]]:
-        """The columns that the completions table gains, row by row."""
+        """The columns that the completions table gains, `TABLE_COLUMNS`, row by row."""
+        sizes = self.rollouts[self.group_ids].tolist()
         numbers = [index + 1 for index, round_ in enumerate(self.rounds) for _ in range(round_.rows)]
-        return {
-            "group": self.group_ids.tolist(),
-            "group_size": self.rollouts[self.group_ids].tolist(),
-            "round": numbers,
-            "belief_mean": np.concatenate([round_.belief_means for round_ in self.rounds]).tolist(),
-        }
+        means = np.concatenate([round_.belief_means for round_ in self.rounds]).tolist()
+        return dict(zip(TABLE_COLUMNS, (self.group_ids.tolist(), sizes, numbers, means), strict=True))

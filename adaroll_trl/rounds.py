@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .batch import Round
+from .batch import TABLE_COLUMNS, Round
 
 # How each entry of TRL's output dict grows from rounds to batch. Tensors of shape (rows, T) are padded to the longest
 # round with the value here; None is the tokenizer's pad token.
@@ -168,12 +168,9 @@ def _aligned(entries: Sequence[list[Any]], rounds: Sequence[Round]) -> list[Any]
     return filled
 
 
-_TABLE_COLUMNS = ("group", "group_size", "round", "belief_mean")  # of `GenerationBatch.table_columns`
-
-
 def pad_columns(extra: dict[str, Any], rows: int) -> None:
     """Rows without an allocation, those of an evaluation: None, so that the columns stay in step with the others."""
-    for name in _TABLE_COLUMNS:
+    for name in TABLE_COLUMNS:
         if name in extra:
             extra[name].extend([None] * rows)
 

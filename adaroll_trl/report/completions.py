@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..batch import TABLE_COLUMNS
 from .files import RunFiles, step_of
 
 PHASES = 4
 TIME_BINS = 40
 # Lower ends of bins of success rates: none, eight stretches between, all
 RATE_EDGES = np.array([0.0, 1e-9, *np.arange(1, 8) / 8, 1 - 1e-9])
-_OWN_COLUMNS = ("group", "group_size", "round", "belief_mean")
 _DEFAULT_THRESHOLD = 0.5  # as in `adaroll_trl.metrics`
 
 FloatArray = NDArray[np.float64]
@@ -129,7 +129,7 @@ class _Scorer:
         import pyarrow.types as types
 
         numeric = [name for name in columns if types.is_floating(table.schema.field(name).type)]
-        ends = [columns.index(name) for name in (*_OWN_COLUMNS, "advantage") if name in columns]
+        ends = [columns.index(name) for name in (*TABLE_COLUMNS, "advantage") if name in columns]
         return [name for name in numeric if columns.index("completion") < columns.index(name) < min(ends, default=0)]
 
     def outcomes(self, table: Any) -> FloatArray:

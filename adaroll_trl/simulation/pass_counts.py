@@ -20,13 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 from scipy.special import betaln, digamma, xlog1py, xlogy
 
+from ..batch import TABLE_COLUMNS
 from ..values import is_number
 from .difficulty import Difficulty, beta, histogram, mixture, point, rates
 
 FITS = ("mixture", "beta", "raw")
 HISTOGRAMS = Path(__file__).parent / "histograms"
 
-_NO_REWARDS = {"step", "advantage", "group", "group_size", "round", "belief_mean"}
+_NO_REWARDS = {"step", "advantage", *TABLE_COLUMNS}
 _LOWEST, _HIGHEST = 1e-3, 1e4  # parameters of a fitted Beta
 _GRID = 101  # pass rates of a fitted mixture
 _MOST = 10**7  # rollouts of a prompt in a file: more is a mistake, and too much for a fit
