@@ -268,6 +268,7 @@ def decisions(seed: int, in_flight: int, in_order: bool) -> tuple[list[str], lis
 
     ledger = Ledger(HardestFirst().stream(state, 36, in_flight), "hardest_first", state)
     streamed = stream_rollouts(Shuffled(seed), Scorer(score), ledger, 36, in_flight, in_order)
+    assert ledger.successes.sum() + ledger.failures.sum() == 36, "the policy hears of every rollout"
     return [rollout.name for rollout in streamed.rollouts], [rollout.belief_mean for rollout in streamed.rollouts]
 
 

@@ -135,6 +135,7 @@ def stream_rollouts(
                 queue.scored(rollout)
                 open_ -= 1
             waiting += time.perf_counter() - start
+        queue.end()
         ledger.check_end()
     except BaseException:
         engine.abort()
@@ -161,6 +162,9 @@ class _AsTheyEnd:
     def scored(self, rollout: Rollout) -> None:
         self._ledger.record(rollout)
 
+    def end(self) -> None:
+        """All are scored; the policy hears of those that it has not heard of."""
+
 
 class _InOrder(_AsTheyEnd):
     """Once `in_flight` rollouts were started, each decision learns one more score: the oldest not yet known."""
@@ -183,3 +187,7 @@ class _InOrder(_AsTheyEnd):
 
     def scored(self, rollout: Rollout) -> None:
         self._scored.add(rollout.name)
+
+    def end(self) -> None:
+        while self._unknown:
+            self._ledger.record(self._unknown.popleft())
