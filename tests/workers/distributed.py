@@ -32,6 +32,7 @@ from tests.tiny import (
     RecordingTrainer,
     completions_of,
     deepspeed_config,
+    leave_process_group,
     length_reward,
     make_trainer,
     parity_reward,
@@ -185,3 +186,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave_process_group()

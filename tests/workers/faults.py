@@ -48,7 +48,7 @@ from adaroll_trl import AdaRollGRPOTrainer
 from adaroll_trl.allocators import AllocationState, make_allocator
 from adaroll_trl.solver import lagrangian_bound
 from adaroll_trl.solver.store import TableStore
-from tests.tiny import length_reward, make_trainer, parity_reward, sums_dataset, weights
+from tests.tiny import leave_process_group, length_reward, make_trainer, parity_reward, sums_dataset, weights
 
 OPTIONS: dict[str, Any] = {
     "per_device_train_batch_size": 4,
@@ -301,7 +301,8 @@ def as_torchrun_rank(case: dict[str, Any], model_dir: Path, output: Path) -> Non
 def main() -> None:
     model_dir, output, cases = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(Path(sys.argv[3]).read_text())
     if "RANK" in os.environ:
-        return as_torchrun_rank(cases[0], model_dir, output)
+        as_torchrun_rank(cases[0], model_dir, output)
+        return leave_process_group()
     preload()
     results = {case["name"]: play(case, model_dir, output) for case in cases}
     (output / "results.json").write_text(json.dumps(results))

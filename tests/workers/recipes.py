@@ -24,7 +24,7 @@ import deepspeed
 
 from adaroll_trl.training.arguments import parse
 from adaroll_trl.training.run import build_trainer
-from tests.tiny import deepspeed_config, parity_reward
+from tests.tiny import deepspeed_config, leave_process_group, parity_reward
 from tests.tiny_recipes import adapted
 
 FOLDER, RANK = Path(sys.argv[1]), int(os.environ["RANK"])
@@ -65,3 +65,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave_process_group()

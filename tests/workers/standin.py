@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tests.compatibility import adaptive
-from tests.tiny import FixedCounts
+from tests.tiny import FixedCounts, leave_process_group
 
 PLANS = [[[2, 2, 2, 2], [0, 1, 3, 0], [0, 0, 0, 4]], [[1, 3, 1, 1], [0, 0, 8, 0], [1, 1, 0, 0]]]
 ROUNDS = 3
@@ -58,3 +58,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave_process_group()

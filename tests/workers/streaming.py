@@ -26,7 +26,7 @@ if LAUNCH == "zero3":
 from tests.compatibility import adaptive, ids_parity, parity
 from tests.standin import StandInLLM, pretend_vllm
 from tests.test_streaming import CONTINUOUS
-from tests.tiny import deepspeed_config
+from tests.tiny import deepspeed_config, leave_process_group
 
 MODEL, OUTPUT, URL = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[4]
 RANK = int(os.environ["RANK"])
@@ -114,3 +114,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave_process_group()

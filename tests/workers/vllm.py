@@ -34,7 +34,7 @@ from trl import GRPOTrainer
 from adaroll_trl.streaming.apart import replaced
 from tests.compatibility import BUDGET, adaptive
 from tests.cpu_vllm import Record, colocate, connect, finished_requests, rescored
-from tests.tiny import RecordingTrainer, deepspeed_config, make_trainer, prompts_of, weights
+from tests.tiny import RecordingTrainer, deepspeed_config, leave_process_group, make_trainer, prompts_of, weights
 
 MODEL, OUTPUT = Path(sys.argv[1]), Path(sys.argv[2])
 URL = sys.argv[4] if len(sys.argv) > 4 else None
@@ -212,3 +212,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave_process_group()
