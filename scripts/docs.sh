@@ -2,7 +2,7 @@
 # Build the documentation's site from docs/ into site/, as the tests do: a warning is an error.
 #
 #     bash scripts/docs.sh
-#     bash scripts/docs.sh serve      on a local port, rebuilt while you write; the search works there, not from disk
+#     bash scripts/docs.sh serve      on a local port, rebuilt while you write
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -13,4 +13,4 @@ if [[ "${1:-}" == serve ]]; then
     exec .venv/bin/python -m mkdocs serve --strict
 fi
 .venv/bin/python -m mkdocs build --strict --quiet
-echo "built: open $root/site/index.html in a browser (with a search: bash scripts/docs.sh serve)"
+echo "built: open $root/site/index.html in a browser"

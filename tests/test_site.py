@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -102,6 +103,18 @@ def test_foreign_addresses_are_seen(tmp_path):
     page = tmp_path / "page.html"
     page.write_text('<link rel="stylesheet" href="//a.b/c.css"><script src="https://a.b/c.js"></script><img src="d">')
     assert [bool(FOREIGN.match(address)) for address in Page(page).fetched] == [True, True, False]
+
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+def test_search_works_from_disk(site):
+    """Browsers forbid workers there, which is what the theme searches in."""
+    address = f"{(site / 'api' / 'noise.html').as_uri()}?q=calibration"
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000", "--dump-dom"]
+    shown = subprocess.run([BROWSER, *flags, address], capture_output=True, text=True, timeout=120).stdout
+    assert (site / "metrics.html").as_uri() in re.findall(r'href="([^"#]+)[^"]*" class="md-search-result__link"', shown)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
