@@ -1,12 +1,14 @@
 """The published allocators in the trainer: exact budgets, options from the config, advice, and resumed runs."""
 
 import json
+from importlib.metadata import version
 
 import numpy as np
 import pytest
+from packaging.version import Version
 
 from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
-from adaroll_trl.allocators import ALLOCATOR_NAMES, Allocator, make_allocator
+from adaroll_trl.allocators import ALLOCATOR_NAMES, Allocator, make_allocator, streaming_allocators
 from adaroll_trl.checks import advice_on_options, ignored_options
 from adaroll_trl.config import AdaRollOptions
 from adaroll_trl.planner import RolloutPlanner
@@ -65,6 +67,36 @@ def test_trains_at_the_exact_budget(build, name):
     for log in (trainer.state.log_history[0], trainer.state.log_history[3]):
         assert log["adaroll/rollouts_per_prompt/mean"] == 4
         assert log["adaroll/rollouts_per_prompt/min"] >= 2
+
+
+@pytest.mark.skipif(Version(version("trl")) < Version("1.16"), reason="vLLM is stood in for as TRL 1.16 uses it")
+@pytest.mark.parametrize("name", streaming_allocators())
+def test_trains_in_a_stream(build, sent, name):
+    """As above, with 2 rollouts in flight. What a prompt's outcomes are to its allocator, its group shows."""
+    trainer = build(
+        RecordingTrainer,
+        allocator=name,
+        dataset=with_ids(3),
+        reward=lambda completions, number, **kwargs: [float(prompt == 0) for prompt in number],
+        belief_decay=0.9,
+        use_vllm=True,
+        vllm_mode="colocate",
+        stream_rollouts=True,
+        in_flight=2,
+        max_steps=4,
+    )
+    trainer.train()
+    for _, output in trainer.recorded:
+        assert len(output["advantages"]) == 12
+    logs = [trainer.state.log_history[0], trainer.state.log_history[3]]
+    for log in logs:
+        assert log["adaroll/stream/in_flight"] == 2
+        assert log["adaroll/rollouts_per_prompt/mean"] == 4
+        assert log["adaroll/rollouts_per_prompt/min"] >= 2
+    if name == "reinforce_ada":  # nobody ever has both outcomes
+        assert logs[0]["adaroll/rollouts_per_prompt/max"] == 4
+    if name == "thompson":
+        assert trainer.allocator.state_dict() == {"step": 2}
 
 
 @pytest.mark.parametrize(("name", "options"), [("cero", {"tau": 2.0, "step": 1.0}), ("thompson", {"seed": 3})])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from typing import Any
 
@@ -10,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaroll_trl.allocators import AllocationState, make_allocator, streaming_allocators
+from adaroll_trl.allocators import (
+    AllocationState,
+    Allocator,
+    RolloutStream,
+    allocator_class,
+    make_allocator,
+    streaming_allocators,
+)
+from adaroll_trl.allocators.planned import PlannedStreams
 from adaroll_trl.simulation.streaming import (
     LENGTHS,
     DrawnBatches,
@@ -32,13 +41,20 @@ from adaroll_trl.solver.stream_kernels import (
     TIE_WEIGHT,
 )
 from adaroll_trl.utilities import UTILITY_NAMES, expected_utility_after, make_utility
+from tests.test_allocators_all import BY_PLACE
 
 
 def test_which_allocators_stream():
-    assert streaming_allocators() == ("uniform", "adaroll", "cero", "vip", "knapsack")
+    names = ("uniform", "adaroll", "cero", "vip", "knapsack", "reinforce_ada", "thompson")
+    assert streaming_allocators() == names
     state = AllocationState(np.zeros(2), np.zeros(2))
-    with pytest.raises(ValueError, match=r"'pilot_commit' cannot stream: .* uniform, adaroll, cero, vip, kn"):
-        make_allocator("pilot_commit").stream(state, 4, 2)
+    for name, reason in (
+        *((name, "outcomes of its first phase, equal groups") for name in ("hora", "pilot_commit", "dars")),
+        ("vigor", "outcomes of a round, by whose variances"),
+        ("adaroll_joint", "outcomes of a block's last draws"),
+    ):
+        with pytest.raises(ValueError, match=f"{name!r} cannot stream: it waits for .*{reason}.*{', '.join(names)}"):
+            make_allocator(name).stream(state, 4, 2)
 
 
 @st.composite
@@ -56,45 +72,82 @@ def questions(draw: Any) -> dict[str, Any]:
         "in_flight": draw(st.integers(1, budget)),
         "alpha": np.round(draw(beliefs), 1),
         "beta": np.round(draw(beliefs), 1),
+        "outcomes": draw(st.sampled_from([(True,), (False,), (True, False), (True, False, None)])),
         "seed": draw(st.integers(0, 10**6)),
     }
 
 
-def run_stream(stream: Any, question: dict[str, Any]) -> np.ndarray:
-    """Every rollout ends some time, in any order, with or without a reward; the counts."""
+def start(allocator: Allocator, question: dict[str, Any], order: list[int] | None = None) -> RolloutStream:
+    """The stream of a question, whose prompts stand in this order."""
+    order = list(range(question["n"])) if order is None else order
+    state = AllocationState(
+        np.zeros(question["n"]),
+        np.zeros(question["n"]),
+        question["alpha"][order],
+        question["beta"][order],
+        prompt_ids=[f"prompt {i}" for i in order],
+        min_rollouts=question["least"],
+        max_rollouts=question["most"],
+    )
+    return allocator.stream(state, question["budget"], question["in_flight"])
+
+
+def run_stream(stream: RolloutStream, question: dict[str, Any], order: list[int] | None = None) -> list[int]:
+    """Every rollout ends some time, in any order, with or without a reward; the prompts as they were chosen."""
+    order = list(range(question["n"])) if order is None else order
     rng = random.Random(question["seed"])
-    counts, open_ = np.zeros(question["n"], dtype=np.int64), []
+    chosen: list[int] = []
+    open_: list[int] = []
     for _ in range(question["budget"]):
         while open_ and (len(open_) >= question["in_flight"] or rng.random() < 0.3):
-            stream.record(open_.pop(rng.randrange(len(open_))), rng.choice([True, False, None]))
-        prompt = stream.next_prompt()
-        open_.append(prompt)
-        counts[prompt] += 1
-    return counts
+            stream.record(order.index(open_.pop(rng.randrange(len(open_)))), rng.choice(question["outcomes"]))
+        open_.append(order[stream.next_prompt()])
+        chosen.append(open_[-1])
+    return chosen
 
 
 @pytest.mark.parametrize("name", streaming_allocators())
 @given(questions())
 @settings(max_examples=40, deadline=None)
 def test_counts_sum_to_the_budget_within_the_bounds(name, question):
-    state = AllocationState(
-        np.zeros(question["n"]),
-        np.zeros(question["n"]),
-        question["alpha"],
-        question["beta"],
-        min_rollouts=question["least"],
-        max_rollouts=question["most"],
-    )
-    stream = make_allocator(name).stream(state, question["budget"], question["in_flight"])
-    counts = run_stream(stream, question)
-    assert counts.sum() == question["budget"]
-    assert counts.min() >= question["least"]
-    assert counts.max() <= question["most"]
+    """Two batches, so that a state that is kept over steps is in play, and twice: the seed decides, and no other."""
+    runs = []
+    for _ in range(2):
+        allocator = make_allocator(name)
+        runs.append([run_stream(start(allocator, question), question) for _ in range(2)])
+        random.random(), np.random.random()  # of nobody's concern
+    assert runs[0] == runs[1]
+    for chosen in runs[0]:
+        counts = np.bincount(chosen, minlength=question["n"])
+        assert counts.sum() == question["budget"]
+        assert counts.min() >= question["least"]
+        assert counts.max() <= question["most"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in streaming_allocators()
+        if name not in BY_PLACE and not issubclass(allocator_class(name), PlannedStreams)  # these: as in rounds
+    ],
+)
+@given(questions(), st.randoms())
+@settings(max_examples=25, deadline=None)
+def test_the_order_of_prompts_does_not_matter(name, question, shuffle):
+    """Of prompts that differ, each is chosen when it is chosen in any other order."""
+    question["alpha"] = question["alpha"] + np.arange(question["n"]) * 0.37
+    order = list(range(question["n"]))
+    shuffle.shuffle(order)
+    plain, other = make_allocator(name), make_allocator(name)
+    for _ in range(2):
+        here = run_stream(start(plain, question), question)
+        assert here == run_stream(start(other, question, order), question, order)
 
 
 @given(questions(), st.sampled_from(UTILITY_NAMES), st.randoms())
 @settings(max_examples=40, deadline=None)
-def test_the_order_of_prompts_does_not_matter(question, utility, shuffle):
+def test_the_order_of_prompts_does_not_matter_to_any_utility(question, utility, shuffle):
     """Of prompts that differ; equal ones are taken as they come."""
     n = question["n"]
     alpha = question["alpha"] + np.arange(n) * 0.37  # apart
@@ -115,7 +168,108 @@ def test_the_order_of_prompts_does_not_matter(question, utility, shuffle):
         open_.append(prompt)
 
 
-# The rule, in plain numpy
+# Those that rank prompts by their own rollouts
+
+
+def streamed(allocator: Allocator, state: AllocationState, budget: int, in_flight: int, outcomes: Any) -> list[int]:
+    """The prompts as they are chosen; rollouts end in the order of their start, `outcomes(prompt, j)` tells how."""
+    stream, chosen = allocator.stream(state, budget, in_flight), []
+    for k in range(budget):
+        if k >= in_flight:
+            ended = chosen[k - in_flight]
+            stream.record(ended, outcomes(ended, chosen[: k - in_flight].count(ended)))
+        chosen.append(stream.next_prompt())
+    return chosen
+
+
+def test_reinforce_ada_by_hand():
+    """Prompt 0 always succeeds, 1 never, 2 every other time, beginning with a failure."""
+
+    def outcomes(i: int, j: int) -> bool:
+        return (True, False, j % 2 == 1)[i]
+
+    state = AllocationState(np.zeros(3), np.zeros(3), min_rollouts=1, max_rollouts=8)
+    pos = make_allocator("reinforce_ada", mode="pos")
+    assert streamed(pos, state, 8, 1, outcomes) == [0, 1, 2, 1, 2, 1, 1, 1]
+    assert streamed(pos, state, 8, 3, outcomes) == [0, 1, 2, 1, 2, 1, 2, 1]  # 2's success is known two later
+    both = make_allocator("reinforce_ada", k=1)
+    assert streamed(both, state, 9, 1, outcomes) == [0, 1, 2, 0, 1, 2, 0, 1, 0]
+    full = AllocationState(np.zeros(3), np.zeros(3), max_rollouts=3)
+    assert streamed(pos, full, 8, 1, outcomes) == [0, 1, 2, 1, 2, 1, 0, 0]  # 1 has no more room
+    some = AllocationState(np.array([1.0, 0.0]), np.zeros(2), rollouts=np.array([1, 2]), max_rollouts=4)
+    assert streamed(pos, some, 2, 1, lambda i, j: None) == [1, 1]  # rollouts without a reward bring nothing
+
+
+@pytest.mark.parametrize("options", [{"mode": "pos"}, {"mode": "balance"}])
+@given(questions())
+@settings(max_examples=25, deadline=None)
+def test_reinforce_ada_with_all_in_flight_is_one_round(options, question):
+    question["in_flight"] = question["budget"]
+    allocator = make_allocator("reinforce_ada", **options)
+    stream = start(allocator, question)
+    counts = np.bincount([stream.next_prompt() for _ in range(question["budget"])], minlength=question["n"])
+    n = np.zeros(question["n"])
+    state = AllocationState(n, n, min_rollouts=question["least"], max_rollouts=question["most"])
+    assert counts.tolist() == allocator.allocate(state, question["budget"], 1).tolist()
+
+
+@given(questions())
+@settings(max_examples=40, deadline=None)
+def test_thompson_with_all_in_flight_is_neymans_allocation_of_its_draws(question):
+    """No rollout could be moved to another prompt with a smaller sum of p (1 - p) / n for it."""
+    question["in_flight"], question["least"] = question["budget"], max(1, question["least"])
+    question["budget"] = max(question["budget"], question["n"] * question["least"])
+    stream = start(make_allocator("thompson", seed=question["seed"]), question)
+    variance = np.array([stream._variance(i) for i in range(question["n"])])
+    counts = np.bincount([stream.next_prompt() for _ in range(question["budget"])], minlength=question["n"])
+    more = variance / (counts * (counts + 1))  # what one more lessens the sum by
+    less = variance / np.maximum(counts * (counts - 1), 1)  # what one less adds to it
+    gains = more[counts < question["most"]]
+    losses = less[counts > question["least"]]
+    if gains.size and losses.size:
+        assert gains.max() <= losses.min() * (1 + 1e-12)
+
+
+def test_thompson_follows_the_outcomes():
+    """Of prompts that are believed alike, those at even odds get more than those that always end alike."""
+    counts = np.zeros(4)
+    for seed in range(40):
+        state = AllocationState(np.zeros(4), np.zeros(4), prompt_ids=[f"{seed} {i}" for i in range(4)], min_rollouts=2)
+        allocator = make_allocator("thompson", seed=seed)
+        chosen = streamed(allocator, state, 48, 4, lambda i, j: (True, False, j % 2 == 0, j % 2 == 1)[i])
+        counts += np.bincount(chosen, minlength=4)
+    assert counts[2:].min() > 1.5 * counts[:2].max()
+    assert (
+        len({tuple(streamed(make_allocator("thompson", seed=k), state, 48, 4, lambda i, j: True)) for k in (0, 1)})
+        == 2
+    )
+
+
+def test_a_prompts_low_draw_does_not_bar_it_from_the_batch():
+    """All draw again once as many have started as there are prompts or are in flight."""
+    stream = make_allocator("thompson").stream(AllocationState(np.zeros(4), np.zeros(4)), 24, 6)
+    seen = []
+    for _ in range(24):
+        stream.next_prompt()
+        seen.append(tuple(stream._variance(i) for i in range(4)))
+    assert [len(set(seen[k : k + 6])) for k in (0, 6, 12, 18)] == [1] * 4
+    assert len(set(seen)) == 4
+
+
+@pytest.mark.parametrize("name", streaming_allocators())
+def test_a_stream_can_be_sent_to_another_process(name):
+    """As the trainer does with several processes where the allocator remembers earlier batches."""
+    state = AllocationState(np.zeros(3), np.zeros(3), min_rollouts=1, max_rollouts=6)
+    stream = make_allocator(name).stream(state, 12, 2)
+    other = pickle.loads(pickle.dumps(stream))
+    for place in range(12):
+        prompt = stream.next_prompt()
+        assert other.next_prompt() == prompt
+        for one in (stream, other):
+            one.record(prompt, place % 3 == 0)
+
+
+# The rule of `adaroll`, in plain numpy
 
 
 class Plain:
@@ -266,6 +420,16 @@ def test_the_tilt_is_seen_where_there_is_one():
 
 
 # Refusals
+
+
+@pytest.mark.parametrize("name", ["reinforce_ada", "thompson"])
+def test_a_budget_that_cannot_be_spent_is_named(name):
+    state = AllocationState(np.zeros(2), np.zeros(2), min_rollouts=2, max_rollouts=4)
+    for budget in (3, 9):
+        with pytest.raises(
+            ValueError, match=f"budget={budget} cannot be spent: .* need 4 rollouts and have room for 8"
+        ):
+            make_allocator(name).stream(state, budget, 1)
 
 
 def test_misuse_is_told():

@@ -103,6 +103,7 @@ class Allocator(ABC):
     reads_rounds: bool = True  # whether the user's `rounds` has an effect on it
     needs_beliefs: bool = False  # whether it tells prompts apart by carried beliefs alone, before the first rollout
     streams: bool = False  # whether `stream` works: it can decide while rollouts are pending
+    waits_for: str = "all outcomes of a round"  # before its next decision; why it does not stream, where it does not
 
     def num_rounds(self, num_prompts: int, budget: int, rounds: int, min_rollouts: int) -> int:
         """Rounds that it wants for `budget` rollouts over `num_prompts` prompts; `rounds` is the user's wish."""
@@ -132,9 +133,9 @@ class Allocator(ABC):
         from . import streaming_allocators  # the list of all allocators is made from this module
 
         raise ValueError(
-            f"allocator={self.name!r} cannot stream: it decides after the outcomes of a whole round, and in a stream "
-            f"some rollouts are always pending. These can: {', '.join(streaming_allocators())}. Use one of them, or "
-            "keep this one and generate in rounds."
+            f"allocator={self.name!r} cannot stream: it waits for {self.waits_for}, and in a stream some rollouts are "
+            f"always pending. These can: {', '.join(streaming_allocators())}. Use one of them, or keep this one and "
+            "generate in rounds."
         )
 
     def observe(self, state: AllocationState) -> None:  # noqa: B027 (nothing to learn is the usual case)

@@ -28,7 +28,8 @@ class AdaRollJointAllocator(Allocator):
     The batch is cut into blocks of `block_size` prompts, in order. A block's table covers its share of the budget.
     After the first `min_rollouts` each, a round gives every block `draws_per_round` rollouts: those with the largest
     expected table value after them, with outcomes in flight integrated out. All blocks play side by side in one
-    generation call.
+    generation call. It does not stream: it plays the algorithm to the letter, one decision after the outcomes of the
+    one before; `adaroll` has a rule for rollouts in flight.
 
     Args:
         utility (`str`, callable or `Utility`): what a group's outcomes are worth.
@@ -39,6 +40,7 @@ class AdaRollJointAllocator(Allocator):
 
     name = "adaroll_joint"
     reads_rounds = False
+    waits_for = "the outcomes of a block's last draws, since its tables value a block whose outcomes are all known"
 
     def __init__(
         self,

@@ -15,13 +15,15 @@ class TwoStageAllocator(Allocator):
     """An equal first round of `first_share` of the budget, then `commit`. Always two rounds; `rounds` is not used.
 
     A batch that starts with one round left has nothing to look at: all prompts are alike to `commit`, or differ by
-    their beliefs where the rule reads these.
+    their beliefs where the rule reads these. It does not stream: the second phase is one decision on all outcomes of
+    the first.
 
     Args:
         first_share (`float`): share of the budget that the first round spends, in (0, 1]; 1 leaves nothing to commit.
     """
 
     reads_rounds = False
+    waits_for = "all outcomes of its first phase, equal groups, before it shares out the second phase at once"
 
     def __init__(self, first_share: float = 0.5) -> None:
         self.first_share = number("first_share", first_share, 0.0, 1.0, open_low=True)

@@ -21,7 +21,8 @@ class VigorAllocator(Allocator):
     any variance the round is theirs alone, and what they have no room for goes to the others.
 
     Takes any number of rounds (the user's `rounds`). Needs no beliefs and reads none. It never looks again at prompts
-    that were all alike in the first round.
+    that were all alike in the first round. It does not stream: which fraction is expanded is one decision a round, on
+    the variances of groups of one size.
 
     Args:
         alpha (`float`): fraction of the prompts to expand, in (0, 1].
@@ -29,6 +30,7 @@ class VigorAllocator(Allocator):
     """
 
     name = "vigor"
+    waits_for = "all outcomes of a round, by whose variances it ranks all prompts for the next"
 
     def __init__(self, alpha: float = 0.5, gamma: float | None = None) -> None:
         self.alpha = number("alpha", alpha, 0.0, 1.0, open_low=True)

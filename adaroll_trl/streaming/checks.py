@@ -27,7 +27,8 @@ def check_streaming(trainer: Any, allocator: Allocator, num_prompts: int) -> Non
         names = ", ".join(streaming_allocators())
         raise ValueError(
             f"stream_rollouts=True with allocator={allocator.name!r}, which decides between rounds and not while "
-            f"rollouts are in flight. {_ROUNDS} Or choose an allocator that streams: {names}."
+            f"rollouts are in flight: it waits for {allocator.waits_for}. {_ROUNDS} Or choose an allocator that "
+            f"streams: {names}."
         )
     if not (trainer.use_vllm or trainer.use_transformers_continuous_batching):
         raise ValueError(
