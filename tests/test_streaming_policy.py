@@ -419,6 +419,36 @@ def test_the_tilt_is_seen_where_there_is_one():
     assert (np.abs(tilts) > 4 * errors).any()
 
 
+# Memory
+
+
+@pytest.mark.parametrize(("priors", "most"), [(1, 256), (300, 32), (300, 256)])
+def test_tables_are_bounded(priors, most):
+    zeros, alpha = np.zeros(priors), 1 + np.arange(priors) / 8
+    planner = StreamPlanner(zeros, zeros, priors, 1, "mixed", alpha, max_rollouts=most)
+    one = 8 * priors * (most + 1) * (most + 2) // 2  # of all priors at one price
+    assert planner.stream.tables.nbytes <= max(64 * 2**20, 4 * one)
+
+
+def test_few_tables_decide_as_many_do(monkeypatch):
+    question = {"n": 6, "least": 1, "most": 9, "budget": 40, "in_flight": 5, "outcomes": (True, False), "seed": 1}
+    question |= {"alpha": np.arange(1.0, 7.0), "beta": np.full(6, 2.0)}
+    many = start(make_allocator("adaroll"), question)
+    monkeypatch.setattr("adaroll_trl.solver.streaming._TABLE_BYTES", 0)
+    few = start(make_allocator("adaroll"), question)
+    assert few._planner.stream.tables.nbytes < many._planner.stream.tables.nbytes
+    assert run_stream(few, question) == run_stream(many, question)
+
+
+def test_tables_beyond_the_memory_are_refused_by_their_sizes(monkeypatch):
+    monkeypatch.setattr("adaroll_trl.solver.streaming.available_bytes", lambda: 10**8)
+    zeros, alpha = np.zeros(300), 1 + np.arange(300) / 8
+    sizes = "300 different priors with groups of up to 256 rollouts needs 318 MB of tables, where 100 MB are free"
+    with pytest.raises(ValueError, match=sizes):
+        StreamPlanner(zeros, zeros, 600, 1, "mixed", alpha, max_rollouts=256)
+    StreamPlanner(zeros, zeros, 600, 1, "mixed", alpha, max_rollouts=64)
+
+
 # Refusals
 
 

@@ -140,7 +140,7 @@ def _play(
     count, prompts, most = batches.outcomes.shape
     successes, rollouts = np.zeros((count, prompts), np.int64), np.zeros((count, prompts), np.int64)
     steps = np.zeros(count, np.int64)
-    stream = make_stream(utility, most, np.full(prompts, prior[0]), np.full(prompts, prior[1]), slots=None)
+    stream = make_stream(utility, most, np.full(prompts, prior[0]), np.full(prompts, prior[1]))
     play = play_in_order if in_order else play_stream
     bounds = (budget, in_flight, min_rollouts, most)
     play(stream, batches.outcomes, batches.lengths, *bounds, 0, count, successes, rollouts, steps)

@@ -8,13 +8,14 @@ from numpy.typing import ArrayLike, NDArray
 from ..utilities import Utility, UtilityFunction, as_utility
 from .compiled import compile_once
 from .index import whole_number
+from .memory import available_bytes, format_bytes
 from .round_batch import RoundBatch
 from .round_tables import price_grid, round_tables
 from .stream_kernels import PENDING, Stream, end_one, start_next
 
 _PRICES = 160
 _TABLE_BYTES = 64 * 2**20  # of stopping values that are kept at a time; beyond it, prices are tabulated again
-_FEWEST_SLOTS = 8
+_FEWEST_SLOTS = 4  # what one decision looks at: the price, its neighbours, and the one `TIE_STEP` above
 
 
 class StreamPlanner:
@@ -27,9 +28,11 @@ class StreamPlanner:
         in_flight (`int`): the most that are pending at once; at least 1.
 
     Raises:
-        ValueError: as `plan_round` does.
+        ValueError: as `plan_round` does, or if the tables of that many priors do not fit into memory.
 
-    A decision and the record of an outcome take a few microseconds together (benchmarks/streaming.py).
+    A decision and the record of an outcome take 20 to 40 microseconds together with 256 prompts
+    (benchmarks/streaming.py). Tables take 64 MiB at most, or four for each prior if that is more, which is 1 MB a
+    prior for groups of up to 256.
 
     >>> planner = StreamPlanner([0, 1], [0, 1], budget=2, in_flight=1)
     >>> planner.next_prompt()  # the second has both outcomes already
@@ -57,7 +60,7 @@ class StreamPlanner:
         compile_once(_run_kernels)
         size = max(batch.maximum, int(batch.spent.max()))
         self._left = budget
-        self.stream = make_stream(as_utility(utility), size, batch.a, batch.b, slots=None)
+        self.stream = make_stream(as_utility(utility), size, batch.a, batch.b)
         self.stream.prompts[:, :4] = np.stack([batch.s, batch.n, np.zeros_like(batch.n), batch.spent], axis=1)
         self.stream.numbers[:4] = budget, in_flight, batch.minimum, batch.maximum
 
@@ -83,19 +86,27 @@ class StreamPlanner:
         end_one(self.stream, prompt, -1 if success is None else int(bool(success)))
 
 
-def make_stream(
-    utility: Utility, size: int, alpha: NDArray[np.float64], beta: NDArray[np.float64], slots: int | None
-) -> Stream:
+def make_stream(utility: Utility, size: int, alpha: NDArray[np.float64], beta: NDArray[np.float64]) -> Stream:
     """A batch of prompts without rollouts, whose `numbers` are still to be filled in.
 
-    `size` is the most rollouts of a prompt, `slots` how many prices have tables at a time (None: as many as there is
-    memory for).
+    `size` is the most rollouts of a prompt. As many prices have tables at a time as 64 MiB hold, and no fewer than a
+    decision looks at.
+
+    Raises:
+        ValueError: if the tables would take more memory than is free.
     """
     priors, table = np.unique(np.stack([alpha, beta], axis=1), axis=0, return_inverse=True)
     by_n, prices = round_tables(utility, size).by_n, price_grid(utility, size, _PRICES)
     states, n = (size + 1) * (size + 2) // 2, alpha.size
-    if slots is None:
-        slots = max(_FEWEST_SLOTS, min(prices.size, _TABLE_BYTES // (8 * states * len(priors))))
+    bytes_of_slot = 8 * states * len(priors)
+    slots = max(_FEWEST_SLOTS, min(prices.size, _TABLE_BYTES // bytes_of_slot))
+    free = available_bytes()
+    if free is not None and slots * bytes_of_slot > free:
+        raise ValueError(
+            f"prior_alpha, prior_beta: a stream over {len(priors):,} different priors with groups of up to {size} "
+            f"rollouts needs {format_bytes(slots * bytes_of_slot)} of tables, where {format_bytes(free)} are free. "
+            "Lower max_rollouts, or give fewer different priors."
+        )
     prompts = np.zeros((n, 5), dtype=np.int64)
     prompts[:, 4] = table.ravel()
     numbers = np.zeros(7, dtype=np.int64)
