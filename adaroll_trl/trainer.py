@@ -58,11 +58,12 @@ from .planner import Decision, RolloutPlanner
 from .priors import pass_rates
 from .resuming import Lasting, ResumingMixin
 from .rounds import append_logs, merge_metrics, merge_outputs, pad_columns, replace_last, scratch_logs
+from .streaming.apart import replaced
 from .streaming.checks import check_streaming
 from .streaming.mixin import StreamingMixin
 from .streaming.scoring import Scorer
 from .streaming.seams import StreamedBatch
-from .user_functions import checked_rewards, checked_rollouts, raise_reward_errors
+from .user_functions import checked_rewards, checked_rollouts, raise_own_reward_error, raise_reward_errors
 from .vllm import kept_awake
 from .weighting import PromptWeighting
 
@@ -125,8 +126,7 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
         check_prompt_weighting(options.prompt_weighting, self.multi_objective_aggregation)
         self._check_allocator()
         self.last_batch: OwnRollouts | None = None  # for `measure_kappa`
-        self._round: Round | None = None  # the one that is running
-        self._stream: StreamedBatch | None = None  # likewise
+        self._stream: StreamedBatch | None = None  # the one that is running
         self._last_scorer: Scorer | None = None
         self._held_metrics: dict[str, list[float]] = {}
         self._kappa: RunningKappa | None = None
@@ -267,40 +267,44 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
 
     @contextmanager
     def _recording(self, round_: Round, is_last: bool) -> Iterator[None]:
-        """One rollout per row, and what TRL would log of them kept apart."""
+        """One rollout per row; the rewards that TRL is given, and what it would log, are taken down in `round_`."""
         group, metrics, logs = self.num_generations, self._metrics["train"], self._logs
         args_group = self.args.num_generations
+        calculate = self._calculate_rewards if self._stream is None else self._stream.rewards
+
+        def recorded(*args: Any) -> torch.Tensor:
+            round_.rewards = calculate(*args)
+            self._hold_metrics(is_last)
+            return round_.rewards
+
         round_.logs = scratch_logs(logs)
         self.num_generations, self._metrics["train"], self._logs = 1, round_.metrics, round_.logs
         self.args.num_generations = 1  # a `rollout_func` may read it from there
-        self._round, self._round_is_last = round_, is_last
         try:
-            yield
+            # On the instance, so that what a subclass makes of the rewards is what is recorded
+            with replaced(self, "_calculate_rewards", recorded):
+                yield
         finally:
             self.num_generations, self._metrics["train"], self._logs = group, metrics, logs
             self.args.num_generations = args_group
-            self._round = None
 
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> torch.Tensor:
-        if self._stream is not None:
-            rewards = self._stream.rewards(prompts, completions, completion_ids_list)
-        else:
-            with checked_rewards(self) as errors:
-                rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        with checked_rewards(self) as errors:
+            rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        if self._stream is None:
             raise_reward_errors(rewards, self.reward_func_names, errors, self.accelerator.process_index)
-        if self._round is not None:
-            self._round.rewards = rewards
-            self._hold_metrics()
+        else:  # this process scores alone
+            raise_own_reward_error(rewards, self.reward_func_names, errors)
         return rewards
 
-    def _hold_metrics(self) -> None:
+    def _hold_metrics(self, is_last: bool) -> None:
         """Keep what reward functions passed to `log_metric` until the last round: TRL then averages over all of it."""
         for name, values in self._pending_metrics.items():
             self._held_metrics[name] = self._held_metrics.get(name, []) + values
         self._pending_metrics.clear()
-        if self._round_is_last:
+        if is_last:
             self._pending_metrics.update(self._held_metrics)
 
     # From rounds to batch

@@ -48,6 +48,7 @@ from tests.test_vllm_standin import check_output
 from tests.tiny import (
     HardestFirst,
     RandomCounts,
+    RecordingTrainer,
     build_lively_model_dir,
     completions_of,
     make_trainer,
@@ -147,6 +148,31 @@ def test_what_must_hold_on_every_backend(make, backend):
     lengths = [len(ids) for ids in completions_of(output)]
     assert log[-1]["mean length"] == pytest.approx(sum(lengths) / BUDGET)  # of calls of different sizes
     assert any(not torch.equal(weights(trainer)[name], value) for name, value in start.items())
+
+
+class Flipping(RecordingTrainer):
+    """A user's subclass that makes something else of what the reward functions say."""
+
+    def _calculate_rewards(self, *args: Any) -> torch.Tensor:
+        return 1 - super()._calculate_rewards(*args)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_rewards_that_a_subclass_changes_are_those_that_count(make, backend, streams):
+    options = {"allocator": "adaroll", "belief_decay": 1.0, "stream_rollouts": streams, "max_steps": 2}
+    trainer = make(trainer_class=Flipping, **options, **backend)
+    trainer.train()
+    ((_, output),) = trainer.recorded
+    rewards = [1 - ids_parity(ids) for ids in completions_of(output)]
+    assert list(trainer._logs["rewards"]["parity"]) == rewards
+    groups: dict[str, list[int]] = {}
+    for row, prompt in enumerate(prompts_of(output)):
+        groups.setdefault(prompt, []).append(row)
+    mixed = [rows for rows in groups.values() if len({rewards[row] for row in rows}) == 2]
+    assert mixed
+    for row in (row for rows in mixed for row in rows):
+        assert (output["advantages"][row] > 0) == (rewards[row] == 1)
+    assert sum(successes for successes, _ in trainer._beliefs.state_dict().values()) == sum(rewards)
 
 
 @pytest.mark.parametrize("dataset", ["conversational", "plain"])

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from ..batch import GenerationBatch
 from ..metrics import SuccessSignal
 from ..planner import RolloutPlanner
-from ..user_functions import checked_rewards, raise_own_reward_error
 from .scoring import Scorer
 from .seams import Hooks, StreamedBatch, parts_of_batch, requests_in_flight
 
@@ -44,7 +42,7 @@ class StreamingMixin(_Base):
             ledger=lambda part: self._planner.ledger(
                 batch, part, in_flight, sent[parts.index(part)] if sent else None
             ),
-            score=self._score_alone,
+            score=self._calculate_rewards,  # before `_recording` replaces it
             outcomes=lambda rewards: self._success.outcomes(rewards, watch=False),
         )
         self._stream = StreamedBatch(self, batch, round_, hooks, in_flight)
@@ -62,15 +60,6 @@ class StreamingMixin(_Base):
         if self._last_scorer is not None:
             self._last_scorer.join()
             self._last_scorer = None
-
-    def _score_alone(
-        self, rows: list[dict[str, Any]], prompts: list[Any], completions: list[Any], completion_ids: list[list[int]]
-    ) -> torch.Tensor:
-        """The reward functions, for rows of a stream that this process scores while others are at theirs."""
-        with checked_rewards(self) as errors:
-            rewards = super()._calculate_rewards(rows, prompts, completions, completion_ids)
-        raise_own_reward_error(rewards, self.reward_func_names, errors)
-        return rewards
 
     def _generate(self, prompts: list[Any], *args: Any, **kwargs: Any) -> Any:
         if self._stream is None:

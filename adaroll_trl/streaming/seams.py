@@ -140,8 +140,14 @@ class StreamedBatch:
         prompts[:] = [self._prompts[index] for index in self._round.own_group_ids]
         self.inputs[:] = self._batch.rows_of(self._round)
 
-    def rewards(self, prompts: Sequence[Any], completions: Sequence[Any], ids: Sequence[Any]) -> torch.Tensor:
-        """The rewards of all rows, process after process, after a look at whether TRL means what was scored."""
+    def rewards(
+        self, inputs: Any, prompts: Sequence[Any], completions: Sequence[Any], ids: Sequence[Any]
+    ) -> torch.Tensor:
+        """The rewards of all rows, process after process; takes the place of TRL's `_calculate_rewards`.
+
+        Raises:
+            RuntimeError: if TRL means other rows than those that were scored.
+        """
         rollouts = self._rollouts[self._round.local]
         for row, rollout in enumerate(rollouts):
             same = list(ids[row]) == rollout.completion_ids and completions[row] == rollout.completion
