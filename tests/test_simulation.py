@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from adaroll_trl.allocators import streaming_allocators
 from adaroll_trl.allocators.adaroll import AdaRollAllocator
 from adaroll_trl.simulation import gain_share, simulate
 from adaroll_trl.solver import solve_joint
@@ -43,6 +44,37 @@ def test_compiled_play_with_carried_outcomes_is_plan_round(rounds, decay):
 def test_one_at_a_time_with_a_few_beliefs_is_plan_round():
     options = {"num_batches": 40, "max_rollouts": 8, "carried": 3, "carried_decay": 0.7, "seed": 53}
     assert_same_play(5, 20, 20, "balanced", prior=(2.0, 1.0), **options)
+
+
+@pytest.mark.parametrize("carried", [0, 3])
+@pytest.mark.parametrize("lengths", ["even", "success"])
+def test_compiled_streams_are_what_the_stream_decides(carried, lengths):
+    """Asked rollout by rollout through `Allocator.stream`, `adaroll` decides as in compiled code."""
+    options = {"num_batches": 6, "min_rollouts": 1, "max_rollouts": 12, "carried": carried, "seed": 4}
+    assert_same_play(6, 36, 4, "std", prior=(0.8, 1.5), in_flight=5, lengths=lengths, **options)
+
+
+def test_a_stream_does_not_read_rounds_but_lengths():
+    options = {"num_batches": 20, "in_flight": 6}
+    first, again = (simulate("reinforce_ada", 8, 64, rounds, **options) for rounds in (1, 4))
+    np.testing.assert_array_equal(first.rollouts, again.rollouts)
+    other = simulate("reinforce_ada", 8, 64, 1, lengths="tails", **options)
+    assert (first.rollouts != other.rollouts).any()
+    np.testing.assert_array_equal(first.uniform_utilities, other.uniform_utilities)  # the same outcomes
+    everything = simulate("reinforce_ada", 8, 64, 1, num_batches=20, in_flight=1000)
+    assert (everything.rollouts == 8).all()  # all in flight: equal groups
+
+
+@pytest.mark.parametrize("name", streaming_allocators())
+def test_every_stream_spends_its_budget_on_the_outcomes_of_rounds(name):
+    bounds = {"min_rollouts": 2, "max_rollouts": 8, "carried": 2, "seed": 3}
+    stream = simulate(name, 6, 24, 1, num_batches=10, in_flight=4, **bounds)
+    rounds = simulate(name, 6, 24, 4, num_batches=10, **bounds)
+    np.testing.assert_array_equal(stream.uniform_utilities, rounds.uniform_utilities)
+    assert (stream.rollouts.sum(axis=1) == 24).all()
+    assert stream.rollouts.min() >= 2
+    assert stream.rollouts.max() <= 8
+    assert (stream.successes <= stream.rollouts).all()
 
 
 def test_uniform_is_its_own_control():
@@ -97,8 +129,11 @@ def test_gain_share_of_the_best_is_one():
         ({"max_rollouts": 2}, "budget=16 cannot be spent: max_rollouts=2"),
         ({"prior": (0.0, 1.0)}, "two positive finite numbers"),
         ({"budget": 16.5}, "budget=16.5 must be a whole number"),
+        ({"in_flight": 0}, "in_flight=0 must be at least 1"),
+        ({"lengths": "long"}, "lengths='long' is not known. Use one of 'even'"),
+        ({"allocator": "hora", "in_flight": 4}, "in_flight=4: allocator='hora' cannot stream: it waits for"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
-        simulate("uniform", **({"num_prompts": 4, "budget": 16, "rounds": 1} | arguments))
+        simulate(**({"allocator": "uniform", "num_prompts": 4, "budget": 16, "rounds": 1} | arguments))

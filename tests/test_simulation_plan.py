@@ -9,12 +9,15 @@ import math
 import numpy as np
 import pytest
 
-from adaroll_trl.allocators import Allocator
+from adaroll_trl.allocators import Allocator, streaming_allocators
+from adaroll_trl.allocators.adaroll import AdaRollAllocator
 from adaroll_trl.cli import build_parser
 from adaroll_trl.cli import main as adaroll
 from adaroll_trl.simulation import Setting, beta, compare, parse_difficulty, plan, point, rates, simulate
 from adaroll_trl.simulation.compare import BOUND, SEQUENTIAL
 from adaroll_trl.simulation.entropy import gain_of_runs, read_groups, simulated_gain
+from adaroll_trl.simulation.streaming import LENGTHS, DrawnBatches, stream_batches
+from adaroll_trl.utilities import make_utility
 
 SMALL = {"num_prompts": 8, "num_generations": 4, "max_rollouts": 8}
 
@@ -30,6 +33,10 @@ class Everything(Allocator):
     def allocate(self, state, rollouts_left, rounds_left):
         self.asked.append((tuple(state.prompt_ids), state.prior_alpha.copy(), state.prior_beta.copy()))
         return np.full(state.num_prompts, rollouts_left // state.num_prompts)
+
+
+class Streamed(AdaRollAllocator):
+    """Not the class that the simulator plays in compiled code."""
 
 
 def test_rows_against_exact_numbers():
@@ -200,6 +207,11 @@ def test_plan_command(tmp_path, capsys):
         (["simulate", "--allocators", "cero", "--allocator-kwargs", "{"], "--allocator-kwargs { must be JSON"),
         (["simulate", "--allocators", "cero", "--allocator-kwargs", '{"tau": 0}'], "tau=0 must be a number above 0"),
         (["simulate", "--allocator-kwargs", '{"tau": 1}'], "are the options of one allocator: name it"),
+        (["simulate", "--in-flight", "0"], "--in-flight 0 must be a whole number of at least 1"),
+        (["simulate", "--in-flight", "4", "--rounds", "2"], "--rounds not allowed with argument --in-flight"),
+        (["simulate", "--lengths", "tails"], "--lengths tails has no effect without --in-flight"),
+        (["simulate", "--lengths", "long", "--in-flight", "4"], "--lengths invalid choice: 'long'"),
+        (["simulate", "--in-flight", "4", "--allocators", "adaroll", "dars"], "allocator='dars' cannot stream"),
         (["simulate", "--csv", "."], "--csv .: is a folder"),
         (["simulate", "--csv", "no/where.csv"], "--csv no/where.csv: there is no folder no"),
         (["simulate", "--plot", "a.xyz"], "--plot a.xyz must end in one of ."),
@@ -221,13 +233,46 @@ def test_an_allocator_of_ones_own_and_options_of_a_named_one(tmp_path, capsys):
     assert adaroll([*small, *one, "--min-rollouts", "1"]) == 0
 
 
+def test_simulate_command_plays_streams(tmp_path, capsys):
+    """What it says of `adaroll` agrees with the kernel on other draws, and with asking rollout by rollout."""
+    file = tmp_path / "a.csv"
+    small = ["--prompts", "8", "--num-generations", "8", "--max-rollouts", "16", "--batches", "250", "--carried", "0"]
+    own = ["adaroll", "tests.test_simulation_plan:Streamed", "reinforce_ada"]
+    assert adaroll(["simulate", *small, "--in-flight", "8", "--allocators", *own, "--csv", str(file)]) == 0
+    with file.open(newline="") as lines:
+        compiled, asked, other, sequential, _ = csv.DictReader(lines)
+    assert (compiled["rounds"], compiled["in_flight"]) == ("", "8")
+    batches = DrawnBatches.draw(LENGTHS["even"], 8, 16, 1500, seed=11)
+    mixed = make_utility("mixed")
+    utilities = stream_batches(batches, mixed, 64, 8, 2).utilities(mixed) / 8
+    error = math.hypot(float(compiled["utility_se"]), utilities.std() / math.sqrt(1500))
+    assert abs(float(compiled["utility"]) - utilities.mean()) < 4 * error
+    assert error < 0.007  # of a gain of 0.10
+    assert (compiled["utility"], compiled["gain_se"]) == (asked["utility"], asked["gain_se"])
+    assert 0 < float(other["gain"]) < float(compiled["gain"]) < float(sequential["gain"])
+    printed = capsys.readouterr().out
+    assert "mixed, a stream with 8 in flight, lengths even" in printed
+
+
+def test_without_names_all_that_stream_are_played(tmp_path):
+    file = tmp_path / "a.csv"
+    small = ["--prompts", "4", "--num-generations", "4", "--batches", "4", "--carried", "0", "2"]
+    assert adaroll(["simulate", *small, "--in-flight", "2", "16", "--lengths", "tails", "--csv", str(file)]) == 0
+    with file.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["allocator"] for row in rows] == [*streaming_allocators(), SEQUENTIAL, BOUND] * 4
+    assert [row["in_flight"] for row in rows[:: len(rows) // 4]] == ["2", "2", "16", "16"]
+
+
 def test_play_in_parts_gives_the_same(monkeypatch):
     from adaroll_trl.simulation import play
 
     options = {"num_batches": 30, "carried": 2, "seed": 1}
-    whole = [simulate(name, 4, 16, 2, **options) for name in ("thompson", "cero", "vigor")]
+    streams = [(name, {"in_flight": 3, "lengths": "tails"}) for name in ("thompson", "adaroll")]
+    players = [*((name, {}) for name in ("thompson", "cero", "vigor")), *streams]
+    whole = [simulate(name, 4, 16, 2, **options, **way) for name, way in players]
     monkeypatch.setattr(play, "_CHUNK_BYTES", 7 * 5 * 4 * 16)  # 7 batches at once
-    parts = [simulate(name, 4, 16, 2, **options) for name in ("thompson", "cero", "vigor")]
+    parts = [simulate(name, 4, 16, 2, **options, **way) for name, way in players]
     for before, after in zip(whole, parts, strict=True):
         np.testing.assert_array_equal(before.successes, after.successes)
         np.testing.assert_array_equal(before.rollouts, after.rollouts)

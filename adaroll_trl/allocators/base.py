@@ -55,6 +55,7 @@ class AllocationState:
 
     @property
     def num_prompts(self) -> int:
+        """n, the prompts of the batch."""
         return int(self.successes.shape[0])
 
     @property
@@ -96,14 +97,22 @@ class Allocator(ABC):
 
     Subclasses implement `allocate`, and `stream` where `streams` is True. An allocator that keeps state over steps
     also implements `state_dict` and `load_state_dict`; the trainer stores it in the checkpoint.
+
+    Attributes:
+        name (`str`): for messages and the config.
+        largest_group (`int`, *optional*): the most rollouts a prompt that it can plan for; None: any number.
+        reads_rounds (`bool`): whether the user's `rounds` has an effect on it.
+        needs_beliefs (`bool`): whether it tells prompts apart by carried beliefs alone, before the first rollout.
+        streams (`bool`): whether `stream` works: it can decide while rollouts are pending.
+        waits_for (`str`): before its next decision; why it does not stream, where it does not.
     """
 
     name: str
-    largest_group: int | None = None  # the most rollouts a prompt that it can plan for; None: any number
-    reads_rounds: bool = True  # whether the user's `rounds` has an effect on it
-    needs_beliefs: bool = False  # whether it tells prompts apart by carried beliefs alone, before the first rollout
-    streams: bool = False  # whether `stream` works: it can decide while rollouts are pending
-    waits_for: str = "all outcomes of a round"  # before its next decision; why it does not stream, where it does not
+    largest_group: int | None = None
+    reads_rounds: bool = True
+    needs_beliefs: bool = False
+    streams: bool = False
+    waits_for: str = "all outcomes of a round"
 
     def num_rounds(self, num_prompts: int, budget: int, rounds: int, min_rollouts: int) -> int:
         """Rounds that it wants for `budget` rollouts over `num_prompts` prompts; `rounds` is the user's wish."""
@@ -130,13 +139,7 @@ class Allocator(ABC):
         Raises:
             ValueError: if this allocator decides in rounds only.
         """
-        from . import streaming_allocators  # the list of all allocators is made from this module
-
-        raise ValueError(
-            f"allocator={self.name!r} cannot stream: it waits for {self.waits_for}, and in a stream some rollouts are "
-            f"always pending. These can: {', '.join(streaming_allocators())}. Use one of them, or keep this one and "
-            "generate in rounds."
-        )
+        raise ValueError(cannot_stream(self))
 
     def observe(self, state: AllocationState) -> None:  # noqa: B027 (nothing to learn is the usual case)
         """A batch is over: `state` has all its outcomes, and the beliefs from before it. Called once, then."""
@@ -182,3 +185,14 @@ class Allocator(ABC):
                 "another allocator. Resume with that one, or start a new run."
             )
         return state
+
+
+def cannot_stream(allocator: Allocator | type[Allocator]) -> str:
+    """Why an allocator decides in rounds only, and which do not."""
+    from . import streaming_allocators  # the list of all allocators is made from this module
+
+    return (
+        f"allocator={allocator.name!r} cannot stream: it waits for {allocator.waits_for}, and in a stream some "
+        f"rollouts are always pending. These can: {', '.join(streaming_allocators())}. Use one of them, or keep this "
+        "one and generate in rounds."
+    )

@@ -77,7 +77,7 @@ def _common(options: argparse.Namespace) -> dict[str, Any]:
 
 def run_simulate(options: argparse.Namespace, console: Console) -> None:
     """Compare, print, write."""
-    from ..allocators import ALLOCATOR_NAMES
+    from ..allocators import ALLOCATOR_NAMES, streaming_allocators
 
     common = _common(options)
     prior = common.pop("prior") or common["difficulty"].nearest_beta()
@@ -88,15 +88,16 @@ def run_simulate(options: argparse.Namespace, console: Console) -> None:
             raise ValueError(f"--budget {options.budget} must be a multiple of --prompts {options.prompts}.")
     _check_limits(options, [generations])
     every = not options.allocators
-    names = list(ALLOCATOR_NAMES) if every else options.allocators
+    known = streaming_allocators() if options.in_flight else ALLOCATOR_NAMES
+    names = list(known) if every else options.allocators
     make = _allocators_to_make(names, options.allocator_kwargs)
     base = Setting(prior=prior, num_generations=generations, carried_decay=options.carried_decay, **common)
     found: list[tuple[Setting, list[Row]]] = []
     with _progress(console) as say:
         for utility in options.utility:
-            for rounds in options.rounds:
+            for way in _ways(options):
                 for carried in options.carried:
-                    setting = replace(base, utility=utility, rounds=rounds, carried=carried)
+                    setting = replace(base, utility=utility, carried=carried, **way)
                     # Who cannot play with beliefs of their own for each prompt is left out, unless asked for by name
                     able = [name for name in names if not (every and setting.beliefs and name in ONE_PRIOR)]
                     players = [make[name](utility) if name in make else name for name in able]  # a fresh state each
@@ -109,12 +110,29 @@ def run_simulate(options: argparse.Namespace, console: Console) -> None:
         options,
         console,
         [
-            {"utility_name": setting.utility, "rounds": setting.rounds, "carried": setting.carried, **row.record()}
+            {
+                "utility_name": setting.utility,
+                "rounds": setting.rounds if setting.in_flight is None else "",
+                "carried": setting.carried,
+                **row.record(),
+                "in_flight": setting.in_flight or "",
+            }
             for setting, rows in found
             for row in rows
         ],
         lambda: _comparison_figure(found),
     )
+
+
+def _ways(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Of a setting, how its budget is spent: in rounds, or in a stream."""
+    if options.in_flight:
+        return [{"in_flight": count, "lengths": options.lengths or "even"} for count in options.in_flight]
+    if options.lengths is not None:
+        raise ValueError(
+            f"--lengths {options.lengths} has no effect without --in-flight: rounds do not depend on them."
+        )
+    return [{"rounds": rounds} for rounds in options.rounds]
 
 
 _NOTE = (

@@ -12,6 +12,7 @@ from .bound import difficulty_bound
 from .difficulty import Difficulty
 from .measured import Measured
 from .play import SimulationResult, gain_share, simulate
+from .stream_play import check_streams
 
 SEQUENTIAL, BOUND = "one at a time", "bound"
 _SLOWER = {"adaroll_joint": 20}  # a decision takes milliseconds: it plays a 20th of the batches
@@ -31,6 +32,7 @@ class Setting:
         prior (pair of `float`): what allocators believe of a prompt.
         min_rollouts (`int`), max_rollouts (`int`, *optional*): bounds. None as maximum: 4 * num_generations.
         carried (`int`), carried_decay (`float`): see `simulate`.
+        in_flight (`int`, *optional*), lengths (`str`): streams instead of rounds, see `simulate`.
     """
 
     difficulty: Difficulty
@@ -43,13 +45,17 @@ class Setting:
     max_rollouts: int | None = None
     carried: int = 0
     carried_decay: float = 1.0
+    in_flight: int | None = None
+    lengths: str = "even"
 
     @property
     def budget(self) -> int:
+        """Rollouts of a batch."""
         return self.num_prompts * self.num_generations
 
     @property
     def maximum(self) -> int:
+        """The most rollouts of a prompt."""
         return 4 * self.num_generations if self.max_rollouts is None else self.max_rollouts
 
     @property
@@ -57,10 +63,20 @@ class Setting:
         """Whether prompts differ in what is believed of them before the batch."""
         return self.carried > 0 and self.carried_decay > 0
 
+    @property
+    def text(self) -> str:
+        """The utility, how the budget is spent, and what is known before."""
+        way = f"{self.rounds} rounds"
+        if self.in_flight is not None:
+            way = f"a stream with {self.in_flight} in flight, lengths {self.lengths}"
+        known = f", {self.carried} earlier outcomes of each prompt known" if self.carried else ""
+        faded = f" (each counts {self.carried_decay:g})" if self.carried and self.carried_decay < 1 else ""
+        return f"{self.utility}, {way}{known}{faded}"
+
     def play(
         self, allocator: str | Allocator, num_batches: int, seed: int, rounds: int | None = None
     ) -> SimulationResult:
-        """`simulate` in this setting; `rounds` instead of its own."""
+        """`simulate` in this setting; `rounds` instead of its own, or of its stream."""
         return simulate(
             allocator,
             self.num_prompts,
@@ -75,6 +91,8 @@ class Setting:
             max_rollouts=self.maximum,
             carried=self.carried,
             carried_decay=self.carried_decay,
+            in_flight=None if rounds else self.in_flight,
+            lengths=self.lengths,
         )
 
     def bound(self, utility: str | UtilityFunction | Utility | None = None) -> float:
@@ -145,8 +163,11 @@ def compare(
         its errors approximate.
 
     Raises:
-        ValueError: if an argument is out of range.
+        ValueError: if an argument is out of range, or an allocator does not stream where the setting is a stream.
     """
+    if setting.in_flight is not None:
+        for allocator in allocators:
+            check_streams(allocator, setting.in_flight)
     best: dict[int, SimulationResult] = {}
 
     def reference(batches: int) -> SimulationResult:

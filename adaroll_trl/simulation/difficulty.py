@@ -134,10 +134,12 @@ class Difficulty:
 
     @property
     def mean(self) -> float:
+        """The mean pass rate."""
         return float(self.success_chances(1)[1])
 
     @property
     def variance(self) -> float:
+        """The variance of pass rates between prompts."""
         return max(float(self.success_chances(2)[2]) - self.mean**2, 0.0)
 
     def nearest_beta(self) -> tuple[float, float]:

@@ -9,7 +9,11 @@ from numpy.typing import NDArray
 
 
 class Measured(NamedTuple):
-    """An estimate and its standard error; an exact number has an error of 0, an unknown one is nan."""
+    """An estimate and its standard error.
+
+    Attributes:
+        value, error (`float`): an exact number has an error of 0, an unknown one is nan.
+    """
 
     value: float
     error: float = 0.0

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from .difficulty_text import FORMS
 from .pass_counts import FITS
+from .streaming import LENGTHS
 
 _FEWEST_BATCHES = 2  # for a standard error
 
@@ -105,8 +106,23 @@ def make_simulate_parser() -> argparse.ArgumentParser:
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--num-generations", type=_whole(1), help="rollouts per prompt on average (default: 8)")
     budget.add_argument("--budget", type=_whole(1), help="rollouts of a batch, instead: a multiple of the prompts")
-    parser.add_argument(
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument(
         "--rounds", type=_whole(1), nargs="+", default=[4], help="generation rounds; several (default: 4)"
+    )
+    ways.add_argument(
+        "--in-flight",
+        type=_whole(1),
+        nargs="+",
+        metavar="C",
+        help="play streams instead of rounds, with C rollouts in flight; several (without --allocators: all that "
+        "stream)",
+    )
+    parser.add_argument(
+        "--lengths",
+        choices=tuple(LENGTHS),
+        help="of a stream's completions, which decide the order in which they end: all alike, with tails, by a "
+        "prompt's difficulty or by success (default: even)",
     )
     parser.add_argument("--utility", nargs="+", default=["mixed"], help="utilities; several (default: mixed)")
     parser.add_argument(

@@ -40,7 +40,11 @@ _KNOWN_FILES = (
 
 @dataclass(frozen=True)
 class PassCounts:
-    """Successes and rollouts of prompts, int arrays of shape (prompts,); every prompt has at least one rollout."""
+    """Successes and rollouts of prompts.
+
+    Attributes:
+        successes, rollouts (int arrays of shape (prompts,)): every prompt has at least one rollout.
+    """
 
     successes: NDArray[np.int64]
     rollouts: NDArray[np.int64]

@@ -41,8 +41,7 @@ def comparison_figure(found: Sequence[tuple[Setting, Sequence[Row]]]) -> Figure:
         edge = [uniform, *bound, *values]
         room = 0.1 * (max(edge) - min(edge)) or 0.1
         axes.set_xlim(min(edge) - room, max(edge) + room)
-        known = f", {setting.carried} earlier outcomes known" if setting.carried else ""
-        axes.set_title(f"{setting.utility}, {setting.rounds} rounds{known}", loc="left", fontsize=10)
+        axes.set_title(setting.text, loc="left", fontsize=10)
         axes.set_xlabel("utility of a prompt")
         axes.legend(frameon=False, fontsize=8, loc="lower right")
         axes.spines[["top", "right"]].set_visible(False)

@@ -66,7 +66,14 @@ class Match:
 
 @dataclass(frozen=True)
 class ExpectedRollouts:
-    """What `plan` returns: rows, matches, the share of prompts in each bin, and the prior planned with."""
+    """What `plan` returns.
+
+    Attributes:
+        difficulty (`Difficulty`): of the prompts.
+        prior (pair of `float`): planned with.
+        rows, matches (`tuple`): of `PlanRow` and of `Match`, one of each for every setting.
+        bin_masses (`tuple` of `float`): the share of prompts in each bin of pass rates.
+    """
 
     difficulty: Difficulty
     prior: tuple[float, float]

@@ -18,15 +18,19 @@ from ..solver.index import check_prior, whole_number
 from ..solver.memory import available_bytes, format_bytes
 from ..solver.round_tables import EXACT_PRIORS
 from ..utilities import Utility, UtilityFunction, as_utility
+from ..values import choice
 from .batches import Batches, Played
 from .compiled_play import play_adaroll
 from .difficulty import Difficulty, beta, rates
 from .difficulty_text import parse_difficulty
 from .measured import Measured, controlled, mean_of
 from .plain_play import play_allocator
+from .stream_play import check_streams, draw_lengths, play_streams
+from .streaming import LENGTHS
 
 _CHUNK, _CHUNK_BYTES = 2048, 2**28  # batches that are drawn and played at once, at most, and their outcomes' memory
 _BYTES_OF_OUTCOME = 5  # while it is drawn: float32 and int8
+_BYTES_OF_STREAMED = 40  # with its length, and as compiled code wants them
 _BYTES_OF_PROMPT = 120  # what is kept of each prompt of each batch: probabilities, beliefs, results, their products
 
 
@@ -65,6 +69,7 @@ class SimulationResult:
 
     @property
     def standard_error(self) -> float:
+        """Of the mean utility of a batch."""
         return self.utility.error
 
     @property
@@ -140,6 +145,8 @@ def simulate(
     max_rollouts: int | None = None,
     carried: int = 0,
     carried_decay: float = 1.0,
+    in_flight: int | None = None,
+    lengths: str = "even",
 ) -> SimulationResult:
     """Play `allocator` on `num_batches` batches, one after the other, of prompts that do not come again.
 
@@ -156,12 +163,17 @@ def simulate(
         min_rollouts, max_rollouts (`int`): bounds per prompt. None as maximum means 4 * budget / num_prompts.
         carried (`int`): outcomes of each prompt that are known from before the batch, at its pass rate.
         carried_decay (`float`): what each of them counts in the belief, from 0 to 1.
+        in_flight (`int`, *optional*): play streams instead of rounds, with this many rollouts in flight, at most the
+            budget. `rounds` then plays no part.
+        lengths (`str`): of a stream's completions in tokens, which decide the order in which they end: one of
+            `simulation.streaming.LENGTHS`.
 
     Returns:
         `SimulationResult`.
 
     Raises:
-        ValueError: if an argument is out of range, or the results would not fit into memory.
+        ValueError: if an argument is out of range, the results would not fit into memory, or `in_flight` is given for
+            an allocator that does not stream.
     """
     rounds = whole_number("rounds", rounds, 1)
     num_prompts, budget = whole_number("num_prompts", num_prompts, 1), whole_number("budget", budget, 1)
@@ -182,11 +194,16 @@ def simulate(
         )
     if not 0.0 <= carried_decay <= 1.0:
         raise ValueError(f"carried_decay={carried_decay!r} must be between 0 (forget) and 1 (keep).")
+    lengths = choice("lengths", lengths, tuple(LENGTHS))
+    if in_flight is not None:
+        in_flight = min(whole_number("in_flight", in_flight, 1), budget)
+        check_streams(allocator, in_flight)
     truth = _truth(difficulty, success_probs, prior)
     utility = as_utility(utility)
     maximum = -(-4 * budget // num_prompts) if max_rollouts is None else max_rollouts
-    _check_memory(num_batches, num_prompts, maximum)
-    rng = np.random.default_rng(seed)
+    outcome_bytes = _BYTES_OF_OUTCOME if in_flight is None else _BYTES_OF_STREAMED
+    _check_memory(num_batches, num_prompts, maximum, outcome_bytes)
+    rng, rng_of_lengths = np.random.default_rng(seed), np.random.default_rng((seed, 1))
     probs = truth.sample(rng, (num_batches, num_prompts))
     alpha, beta = np.full((1, num_prompts), prior[0]), np.full((1, num_prompts), prior[1])
     if carried and carried_decay > 0:
@@ -195,14 +212,18 @@ def simulate(
     chosen = make_allocator(allocator, utility=utility) if isinstance(allocator, str) else allocator
     equal = np.full(num_prompts, budget // num_prompts) + (np.arange(num_prompts) < budget % num_prompts)
     successes, spent, wins = (np.zeros(probs.shape, dtype=np.int64) for _ in range(3))
-    step = max(1, min(_CHUNK, _CHUNK_BYTES // (_BYTES_OF_OUTCOME * num_prompts * maximum)))
+    step = max(1, min(_CHUNK, _CHUNK_BYTES // (outcome_bytes * num_prompts * maximum)))
     for first in range(0, num_batches, step):
         part = slice(first, first + step)
         some = probs[part, :, None]
         outcomes = (rng.random((*some.shape[:2], maximum), dtype=np.float32) < some).view(np.int8)
         beliefs = (alpha[part], beta[part]) if len(alpha) > 1 else (alpha, beta)
         batches = Batches(outcomes, budget, rounds, *beliefs, min_rollouts, maximum, first)
-        successes[part], spent[part] = _play(chosen, batches)
+        if in_flight is None:
+            successes[part], spent[part] = _play(chosen, batches)
+        else:
+            tokens = draw_lengths(rng_of_lengths, lengths, probs[part], outcomes)
+            successes[part], spent[part] = play_streams(chosen, batches, probs[part], tokens, in_flight)
         for i, n in enumerate(equal.tolist()):
             wins[part, i] = outcomes[:, i, :n].sum(axis=1, dtype=np.int64)
     table = utility.table(maximum)
@@ -232,9 +253,9 @@ def _truth(
     return beta(*prior) if difficulty is None else difficulty
 
 
-def _check_memory(batches: int, prompts: int, maximum: int) -> None:
+def _check_memory(batches: int, prompts: int, maximum: int, outcome_bytes: int) -> None:
     """Refuse what cannot fit: results of every prompt, outcomes of one batch, and a table of the utility."""
-    largest = max(batches * prompts * _BYTES_OF_PROMPT, prompts * maximum * _BYTES_OF_OUTCOME, 40 * (maximum + 1) ** 2)
+    largest = max(batches * prompts * _BYTES_OF_PROMPT, prompts * maximum * outcome_bytes, 40 * (maximum + 1) ** 2)
     free = available_bytes()
     if free is not None and largest > free:
         raise ValueError(

@@ -113,7 +113,7 @@ def stream_batches(
     in_flight: int,
     min_rollouts: int = 0,
     in_order: bool = False,
-    prior: tuple[float, float] = (1.0, 1.0),
+    prior: tuple[float | FloatArray, float | FloatArray] = (1.0, 1.0),
 ) -> StreamResult:
     """Play the stream of `adaroll`, in compiled code.
 
@@ -122,7 +122,7 @@ def stream_batches(
         utility (`Utility`): what is maximised.
         budget, in_flight, min_rollouts (`int`): as in `StreamPlanner`.
         in_order (`bool`): outcomes become known in the order of starts (`stream_order="start"`).
-        prior (pair of `float`): the belief about every prompt.
+        prior (pair of `float`, or of float arrays of shape (prompts,)): the belief about every prompt.
     """
     compile_once(_run_kernels)
     return _play(batches, utility, budget, in_flight, min_rollouts, in_order, prior)
@@ -135,7 +135,7 @@ def _play(
     in_flight: int,
     min_rollouts: int,
     in_order: bool,
-    prior: tuple[float, float],
+    prior: tuple[float | FloatArray, float | FloatArray],
 ) -> StreamResult:
     count, prompts, most = batches.outcomes.shape
     successes, rollouts = np.zeros((count, prompts), np.int64), np.zeros((count, prompts), np.int64)

@@ -15,10 +15,7 @@ from .planning import EDGES, ExpectedRollouts
 
 def comparison_table(setting: Setting, rows: Sequence[Row]) -> Table:
     """A row for each allocator, in percent."""
-    known = f", {setting.carried} earlier outcomes of each prompt known" if setting.carried else ""
-    if setting.carried and setting.carried_decay < 1:
-        known += f" (each counts {setting.carried_decay:g})"
-    table = Table(title=f"{setting.utility}, {setting.rounds} rounds{known}", title_justify="left", title_style="bold")
+    table = Table(title=setting.text, title_justify="left", title_style="bold")
     table.add_column("allocator", no_wrap=True)
     for heading in (
         "prompts with\nsignal, %",
