@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import pickle
 import re
-import zipfile
+import tracemalloc
 from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,12 +15,13 @@ import numpy as np
 import pytest
 
 from adaroll_trl.plots import COLOURS
+from adaroll_trl.report import figures
 from adaroll_trl.report.command import main
 from adaroll_trl.report.completions import read_tables, read_texts
 from adaroll_trl.report.figures import pictures
 from adaroll_trl.report.files import read_run
 from adaroll_trl.report.run import load_runs
-from adaroll_trl.report.settings import ALLOCATION_SETTINGS, read_settings
+from adaroll_trl.report.settings import ALLOCATION_SETTINGS
 from adaroll_trl.report.tables import plain_text, prompt_tables, settings_tables, shorten
 
 pytest.importorskip("matplotlib")
@@ -30,6 +30,7 @@ pyarrow = pytest.importorskip("pyarrow")
 from matplotlib.figure import Figure  # noqa: E402
 from pyarrow import parquet  # noqa: E402
 
+WHOLE_DPI = figures._DPI
 NASTY = '<script>alert("x")</script><img src=http://example.com/x.png>\u202e'
 GROUP = 4
 
@@ -57,6 +58,12 @@ def write_table(
 def write_log(folder: Path, entries: list[dict[str, Any]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "trainer_state.json").write_text(json.dumps({"global_step": len(entries), "log_history": entries}))
+
+
+@pytest.fixture(autouse=True)
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small pictures: most of a report's time goes into their pixels."""
+    monkeypatch.setattr(figures, "_DPI", 30)
 
 
 @pytest.fixture
@@ -196,39 +203,110 @@ def test_what_equal_groups_would_show_is_estimated_without_the_bias_of_stopping(
     assert shown > np.mean(truth) + 0.2
 
 
-class Arguments:
-    """Stands for the trainer's arguments."""
+# Settings from anybody
 
-    def __init__(self, **values: Any) -> None:
-        self.__dict__.update(values)
+FORGED: dict[str, tuple[str | bytes, str]] = {
+    "no JSON": ('{"beta": ', "training_args.json was skipped: it cannot be read"),
+    "no text": (b"\x80\x04\x95", "training_args.json was skipped: it cannot be read"),
+    "no object": ("[1, 2]", "training_args.json was skipped: it holds no JSON object"),
+    "nested": ("[" * 100_000, "training_args.json was skipped: it cannot be read"),
+    "nested in an object": ('{"beta": ' + '{"a": [' * 300 + "]}" * 300 + "}", "12 batches"),
+    "too large": ('{"beta": "' + "x" * 5_000_000 + '"}', "it has more than 4,000,000 bytes"),
+    "too many": (json.dumps({f"a{n}": n for n in range(2000)}), "has 2,000 settings: those after the first 1,000"),
+    "a huge number": ('{"num_generations": 1' + "0" * 400 + "}", "it must be an integer from 1 to 10,000"),
+    "a huge group": ('{"num_generations": 1000000000}', "num_generations=1000000000 was left out"),
+    "no group": ('{"num_generations": true}', "num_generations=True was left out"),
+    "a negative group": ('{"num_generations": -4}', "num_generations=-4 was left out"),
+    "a threshold of text": ('{"success_threshold": "<script>"}', "success_threshold='<script>' was left out"),
+    "a threshold that is none": ('{"success_threshold": NaN}', "success_threshold=nan was left out"),
+    "weights of text": (
+        '{"reward_weights": [1, "b"]}',
+        "reward_weights=[1, 'b'] was left out, since it must be a list",
+    ),
+    "a reward by list": ('{"success_reward": ["right"]}', "success_reward=['right'] was left out"),
+    "logging by dict": ('{"logging_steps": {}}', "logging_steps={} was left out"),
+    "a utility": ('{"utility": [[]]}', "utility=[[]] was left out"),
+}
 
 
-class Bomb:
-    """Makes a file when it is unpickled."""
+@pytest.mark.parametrize(("content", "note"), FORGED.values(), ids=FORGED)
+def test_settings_that_cannot_be_are_left_out_by_name_and_the_report_goes_on(content, note, adaptive):
+    """The rest of the run is read as without them, in bounded memory."""
+    path = adaptive / "training_args.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    tracemalloc.start()
+    read_run(adaptive)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    (run,) = load_runs([adaptive])
+    shares, tables = run.equal_groups, settings_tables([run])
+    assert note in " ".join([*run.notes, f"{len(run.completions.batches)} batches"])
+    assert most < 3e7
+    assert len(shares) == 4
+    assert {one.rollouts for one in run.completions.batches} == {14}
+    assert sum(one.successes for one in run.completions.prompts.values()) == 49
+    assert sum(len(table.rows) for table in tables) <= 1000
+    assert all(len(cell) <= 200 for table in tables for row in table.rows for cell in row)
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.path,)
+def test_settings_are_shown_without_secrets_and_as_text(adaptive):
+    """transformers' own JSON, with what it leaves in."""
+    content = {
+        "hub_token": "<HUB_TOKEN>",
+        "beta": 0.25,
+        "vllm_server_base_url": "http://me:hf_secret@host:8000",
+        "model_init_kwargs": {"token": "hf_secret", "dtype": "float32", "note": NASTY},
+        "run_name": NASTY,
+        "x" * 500: 1,
+        NASTY: 1,
+    }
+    (adaptive / "training_args.json").write_text(json.dumps(content))
+    text = report_of(adaptive)
+    page = Page(text)
+    assert "0.25" in page.text
+    assert "http://host:8000" in page.text
+    for never in ("hf_secret", "hub_token", "x" * 81, "\u202e", "<script"):
+        assert never not in text
 
 
-def test_settings_are_read_without_running_what_the_file_names(tmp_path):
-    mark, path = tmp_path / "exploded", tmp_path / "training_args.bin"
-    data = pickle.dumps(Arguments(learning_rate=1e-5, bomb=Bomb(mark), hub_token="secret", names=["a"], _n=1))
-    pickle.loads(data)
-    assert mark.exists()
-    mark.unlink()
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("args/data.pkl", data)
-    notes: list[str] = []
-    found = read_settings(path, notes)
-    assert (found["learning_rate"], found["names"], notes) == (1e-5, ["a"], [])
-    assert not found.keys() & {"hub_token", "_n"}
-    assert not mark.exists()
-    path.write_bytes(b"no archive")
-    assert read_settings(path, notes) == {}
-    assert "training_args.bin was skipped" in notes[0]
+def test_settings_of_a_checkpoint_serve_where_the_folder_has_none(adaptive):
+    for place, beta in (("checkpoint-9", 1), ("checkpoint-30", 2)):
+        write_log(adaptive / place, [{"step": 1, "reward": 0.1}])
+        (adaptive / place / "training_args.json").write_text(json.dumps({"beta": beta}))
+    assert read_run(adaptive).settings == {"beta": 2}
+    (adaptive / "checkpoint-30" / "training_args.json").write_text("{")
+    run = read_run(adaptive)
+    assert run.settings == {"beta": 1}
+    assert "checkpoint-30/training_args.json was skipped" in run.notes[0]
+    (adaptive / "training_args.json").write_text(json.dumps({"beta": 3}))
+    assert read_run(adaptive).settings == {"beta": 3}
+
+
+def test_a_pickle_is_not_read(adaptive):
+    (adaptive / "training_args.bin").write_bytes(b"\x80\x04cos\nsystem\n(S'true'\ntR.")
+    run = read_run(adaptive)
+    assert run.settings == {}
+    assert "the pickle training_args.bin is not read" in run.notes[0]
+
+
+def test_a_log_and_a_state_from_anybody_are_read_as_far_as_they_go(adaptive):
+    log = json.loads((adaptive / "trainer_state.json").read_text())
+    odd = [
+        {"step": "1", "reward": "2"},
+        {"step": [], "eval_runtime": 1},
+        {"reward": 10**400, "step": 1},
+        {"step": None},
+    ]
+    for step in ("many", [], None, 10**400):
+        content = {"global_step": step, "log_history": [*log["log_history"], *odd, 7, None]}
+        (adaptive / "trainer_state.json").write_text(json.dumps(content))
+        run = read_run(adaptive)
+        assert run.series("reward")[1].tolist() == [0.4] * 12
+        assert run.evaluation_steps == set()
+    for state in ({"calibration": []}, {"calibration": {"bins": "ab"}}, {"calibration": {"bins": [[1, 2], 3]}}):
+        write_log(adaptive / "checkpoint-1", [{"step": 1, "reward": 0.1}])
+        (adaptive / "checkpoint-1" / "adaroll_state.json").write_text(json.dumps(state))
+        report_of(adaptive)
 
 
 def test_texts_of_strangers_become_plain_and_short():
@@ -287,7 +365,8 @@ def test_a_plain_run_leaves_out_what_it_does_not_have_and_says_so(plain):
     assert "GRPO, equal groups" in page.text
     for missing in ("Prompt weights: AdaRoll's trainer logs them", "Held-out results: the log has none", "Beliefs:"):
         assert missing in page.text
-    assert "there is no training_args.bin" in page.text
+    assert "neither folder nor checkpoints have training_args.json" in page.text
+    assert "SettingsCallback()" in page.text
     assert {image["alt"].split(".")[0] for image in page.all("img")} == {
         "Mean reward over steps",
         "Share of prompts with signal over steps",
@@ -399,7 +478,8 @@ def test_one_run_twice_and_a_folder_as_output_are_refused(adaptive, capsys):
     assert "is a folder" in capsys.readouterr().err
 
 
-def test_the_page_does_not_grow_with_the_run(tmp_path):
+def test_the_page_does_not_grow_with_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "_DPI", WHOLE_DPI)
     for step in range(1, 201):
         write_table(
             tmp_path, step, [(f"p{step}-{place} " + "long " * 400, place % 2, 2 + place) for place in range(3)]

@@ -1,7 +1,8 @@
 """Callbacks that follow the allocation while a run trains.
 
-`RoundProgressCallback` and `AdviceCallback` are in every AdaRoll trainer; `trainer.remove_callback(AdviceCallback)`
-takes one out. The others are added: `trainer.add_callback(AllocationTableCallback())`.
+`RoundProgressCallback`, `AdviceCallback` and `SettingsCallback` are in every AdaRoll trainer;
+`trainer.remove_callback(AdviceCallback)` takes one out. The others are added:
+`trainer.add_callback(AllocationTableCallback())`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 from .advice import AdviceCallback
 from .events import AllocationCallback, RoundProgressCallback
 from .histograms import HistogramCallback
+from .settings import SettingsCallback
 from .table import AllocationTableCallback
 
 __all__ = [
@@ -19,12 +21,13 @@ __all__ = [
     "AllocationTableCallback",
     "HistogramCallback",
     "RoundProgressCallback",
+    "SettingsCallback",
     "add_default_callbacks",
 ]
 
 
 def add_default_callbacks(trainer: Any) -> None:
     """Add those that every AdaRoll trainer has, unless it was given one of the kind."""
-    for kind in (RoundProgressCallback, AdviceCallback):
-        if not any(isinstance(callback, kind) for callback in trainer.callback_handler.callbacks):
-            trainer.add_callback(kind())
+    for callback in (RoundProgressCallback(), AdviceCallback(), SettingsCallback(trainer.adaroll)):
+        if not any(isinstance(one, type(callback)) for one in trainer.callback_handler.callbacks):
+            trainer.add_callback(callback)

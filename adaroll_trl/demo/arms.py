@@ -11,8 +11,8 @@ import torch
 from datasets import Dataset
 from numpy.typing import NDArray
 from transformers import PrinterCallback, TrainerCallback
-from transformers.trainer import TRAINING_ARGS_NAME
 
+from ..callbacks import SettingsCallback
 from .evaluation import sample_rewards
 from .problems import DemoError, ProblemSet
 from .record import ArmResult, RolloutRecord
@@ -145,13 +145,11 @@ def run_arm(
             processing_class=tokenizer,
             reward_funcs=record.reward_function(problems.grade),
             train_dataset=Dataset.from_list(problems.rows()),
-            callbacks=[follow],
+            callbacks=[follow, SettingsCallback()],
         )
     except ValueError as error:  # a combination of options that the trainer refuses
         raise DemoError(str(error)) from error
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    # What `adaroll report` reads besides the completions; there are no checkpoints that would have it
-    trainer.save_state()
-    torch.save(trainer.args, settings.output_dir / arm / TRAINING_ARGS_NAME)
+    trainer.save_state()  # the log, for `adaroll report`
     return ArmResult(arm, record.groups(), record.tokens, follow.step_seconds, follow.held_out)

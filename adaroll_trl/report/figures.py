@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +15,7 @@ from scipy.special import betainc
 
 from ..plots import COLOURS, draw_weight_curve, logged_weight_curve, require_matplotlib, tidy
 from ..simulation.pass_counts import PassCounts
+from ..values import finite_array
 from .completions import PHASES, RATE_EDGES, TIME_BINS
 from .run import Run, smooth, smoothing_window
 
@@ -423,8 +424,8 @@ def draw_weights(runs: Sequence[Run]) -> Iterator[Picture]:
 def draw_calibration(runs: Sequence[Run]) -> Iterator[Picture]:
     lines = []
     for run in runs:
-        bins = np.array(run.files.state.get("calibration", {}).get("bins", []), dtype=np.float64)
-        if bins.ndim == 2 and bins.shape[1] == 3 and bins.any():
+        bins = _calibration_bins(run.files.state)
+        if bins.any():
             lines.append((run, bins[bins[:, 0] > 0]))
     if not lines:
         return
@@ -450,6 +451,16 @@ def draw_calibration(runs: Sequence[Run]) -> Iterator[Picture]:
         "checkpoint; the size is the number of rollouts. On the diagonal beliefs are right."
     )
     yield _picture("calibration", "Beliefs against outcomes", caption, "Calibration. " + "; ".join(words), draw)
+
+
+def _calibration_bins(state: Mapping[str, Any]) -> FloatArray:
+    """Rollouts, predicted and realised successes of each bin, shape (bins, 3); none where a checkpoint has no such."""
+    calibration = state.get("calibration")
+    bins = calibration.get("bins") if isinstance(calibration, Mapping) else None
+    try:
+        return finite_array("bins", bins, (None, 3))
+    except ValueError:
+        return np.zeros((0, 3))
 
 
 def draw_time(runs: Sequence[Run]) -> Iterator[Picture]:

@@ -11,11 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .settings import SETTINGS_FILE, read_settings
+from ..settings_file import SETTINGS_FILE
+from ..values import is_number
+from .settings import MOST_BYTES, settings_of
 
 LOG_FILE = "trainer_state.json"
 STATE_FILE = "adaroll_state.json"  # as in `adaroll_trl.checkpoint`
 _TABLE = re.compile(r"completions_(\d+)\.parquet")
+_MOST_BYTES_OF_A_LOG = 2**30  # a hundred thousand steps have half of it
+_NO_SETTINGS = (
+    f"Settings: neither folder nor checkpoints have {SETTINGS_FILE} (the pickle training_args.bin is not read). "
+    "So a success is taken to be a sum of rewards of at least 0.5, and equal groups to have the mean size of those in "
+    "the tables. AdaRoll's trainers and `adaroll train` write the file. For TRL's own trainer add SettingsCallback() "
+    "of adaroll_trl.callbacks; for a run that is over, save_settings(config, folder) of adaroll_trl.settings_file "
+    "writes it from the config that the run had."
+)
 _LOOKED_FOR = (
     f"{LOG_FILE} (there or in a checkpoint-<step> folder) or completions/completions_<step>.parquet "
     "(which `log_completions=True` writes)"
@@ -51,7 +61,7 @@ class RunFiles:
         points = [
             (float(entry["step"]), float(entry[name]))
             for entry in self.history
-            if _is_finite(entry.get(name)) and _is_finite(entry.get("step"))
+            if is_number(entry.get(name)) and is_number(entry.get("step"))
         ]
         found = np.array(points, dtype=np.float64).reshape(-1, 2)
         return found[:, 0], found[:, 1]
@@ -63,11 +73,9 @@ class RunFiles:
     @property
     def evaluation_steps(self) -> set[int]:
         """Steps at which the trainer evaluated: the completions in their tables are the evaluation's."""
-        return {int(entry["step"]) for entry in self.history if "eval_runtime" in entry and "step" in entry}
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
+        return {
+            int(entry["step"]) for entry in self.history if "eval_runtime" in entry and is_number(entry.get("step"))
+        }
 
 
 def step_of(table: Path) -> int:
@@ -94,16 +102,23 @@ def read_run(folder: Path, name: str | None = None) -> RunFiles:
     if not logs and len(checkpoints) > 1:  # the newest is damaged
         logs = [log for place in checkpoints[1:] if (log := _read_json(place / LOG_FILE, run.notes))][:1]
     if logs:
-        newest = max(logs, key=lambda log: int(log.get("global_step") or 0))
+        newest = max(logs, key=_global_step)
         history = newest.get("log_history")
         run.history = [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
     _check_is_run(run, bool(logs))
     for place in (folder, *checkpoints):
-        if not run.settings and (place / SETTINGS_FILE).exists():
-            run.settings = read_settings(place / SETTINGS_FILE, run.notes)
+        if not run.settings and (content := _read_json(place / SETTINGS_FILE, run.notes, MOST_BYTES)):
+            run.settings = settings_of(content, _place(place / SETTINGS_FILE), run.notes)
+    if not run.settings:
+        run.notes.append(_NO_SETTINGS)
     for place in (*checkpoints, folder):
         run.state = run.state or _read_json(place / STATE_FILE, run.notes)
     return run
+
+
+def _global_step(log: dict[str, Any]) -> float:
+    step: Any = log.get("global_step")
+    return float(step) if is_number(step) else 0.0
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -112,13 +127,17 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: -int(path.name.removeprefix("checkpoint-")))
 
 
-def _read_json(path: Path, notes: list[str]) -> dict[str, Any]:
+def _read_json(path: Path, notes: list[str], most_bytes: int = _MOST_BYTES_OF_A_LOG) -> dict[str, Any]:
     """A JSON object; empty where there is no such file, or none that can be read, which the notes then say."""
-    if not path.exists():
+    if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        with path.open("rb") as file:
+            data = file.read(min(path.stat().st_size, most_bytes) + 1)
+        if len(data) > most_bytes:
+            raise ValueError(f"it has more than {most_bytes:,} bytes")
+        content = json.loads(data.decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         notes.append(f"{_place(path)} was skipped: it cannot be read ({error}).")
         return {}
     if not isinstance(content, dict):

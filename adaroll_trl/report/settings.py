@@ -1,20 +1,17 @@
-"""The training arguments of a run, from the pickle that the trainer leaves beside a model, without running any of it.
-
-Unpickling calls whatever the file names, so a file from a stranger can do anything. Here every name that it asks for
-stands for a class that does nothing, and what is left are the names and values of the arguments.
-"""
+"""The settings of a run: which of them a report shows first, and which of them may be believed."""
 
 from __future__ import annotations
 
-import io
-import pickle
-import zipfile
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
-SETTINGS_FILE = "training_args.bin"  # as in `transformers.trainer`
-_MOST_BYTES = 4_000_000  # a few thousand in fact
+from ..settings_file import is_secret, plain
+from ..values import is_number
+
+MOST_BYTES = 4_000_000  # of the file; a few thousand in fact
+_MOST_SETTINGS = 1_000  # some 200 in fact
+_LONGEST_NAME = 80
+_LARGEST_GROUP = 10_000
 
 # Training arguments that say what was done, in the order of the report; all others come below.
 MAIN_SETTINGS = (
@@ -66,61 +63,46 @@ ALLOCATION_SETTINGS = (  # the fields of AdaRollOptions, which TRL's own trainer
 )
 
 
-class _Inert:
-    """Stands for any class or function that a pickle names: takes everything, does nothing."""
-
-    arguments: tuple[Any, ...] = ()  # an object may be made without a call of `__init__`
-    state: Any = None
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.arguments = arguments
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-    def __setitem__(self, key: Any, value: Any) -> None: ...
-
-    def append(self, value: Any) -> None: ...
-
-    def extend(self, values: Any) -> None: ...
+def _is_reward_weights(value: Any) -> bool:
+    return isinstance(value, list) and all(map(is_number, value))
 
 
-class _InertUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        return type(name, (_Inert,), {})
-
-    def persistent_load(self, pid: Any) -> Any:
-        return None
+def _is_group_size(value: Any) -> bool:
+    return isinstance(value, int) and is_number(value) and 0 < value <= _LARGEST_GROUP
 
 
-def read_settings(path: Path, notes: list[str]) -> dict[str, Any]:
-    """The arguments by name; empty, with a note, for a file that cannot be read. Secrets are left out."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            member = next(one for one in archive.infolist() if one.filename.endswith("/data.pkl"))
-            with archive.open(member) as file:
-                data = file.read(_MOST_BYTES)
-        state = _InertUnpickler(io.BytesIO(data)).load().state
-        if not isinstance(state, Mapping):
-            raise ValueError("it holds no training arguments")
-    except Exception as error:  # a damaged pickle can raise anything
-        notes.append(f"{path.name} was skipped: it cannot be read ({type(error).__name__}: {error}).")
-        return {}
-    return {
-        str(name): _plain(value)
-        for name, value in state.items()
-        if not str(name).startswith("_") and not str(name).endswith("token")
+# What the report computes with: how it is told from what no trainer had, and in words. None is never used.
+_USED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "num_generations": (_is_group_size, f"an integer from 1 to {_LARGEST_GROUP:,}"),
+    "logging_steps": (is_number, "a number"),
+    "success_threshold": (is_number, "a number"),
+    "success_reward": (lambda value: isinstance(value, str), "a name"),
+    "reward_weights": (_is_reward_weights, "a list of numbers"),
+    "utility": (lambda value: isinstance(value, str), "a name"),
+}
+
+
+def settings_of(content: Mapping[str, Any], name: str, notes: list[str]) -> dict[str, Any]:
+    """The settings in a JSON object from anybody: a bounded number of names, and none that holds a secret.
+
+    What the report computes with and cannot be is left out, with a note that calls the file `name`.
+    """
+    known = {
+        key: plain(value)
+        for key, value in content.items()
+        if key.isidentifier() and key.isascii() and len(key) <= _LONGEST_NAME and not is_secret(key)
     }
+    if len(known) > _MOST_SETTINGS:
+        notes.append(f"{name} has {len(known):,} settings: those after the first {_MOST_SETTINGS:,} were left out.")
+    settings = dict(list(known.items())[:_MOST_SETTINGS])
+    for key, (fits, words) in _USED.items():
+        value = settings.get(key)
+        if value is not None and not fits(value):
+            del settings[key]
+            notes.append(f"{name}: {key}={_short(value)} was left out, since it must be {words}.")
+    return settings
 
 
-def _plain(value: Any) -> Any:
-    """Numbers, texts and what is made of them; of an enum's member its value, of other objects the class's name."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, _Inert) and len(value.arguments) == 1:
-        return _plain(value.arguments[0])
-    return type(value).__name__
+def _short(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..values import is_number
 from .completions import Completions, Place, Prompt, read_texts
 from .run import Run
 from .settings import ALLOCATION_SETTINGS, MAIN_SETTINGS
@@ -79,7 +80,8 @@ def _of(completions: Completions, value: Callable[[Completions], float]) -> floa
 
 
 def _last_step(run: Run) -> float | None:
-    return max((float(entry["step"]) for entry in run.files.history if "step" in entry), default=None)
+    steps = (entry.get("step") for entry in run.files.history)
+    return max((float(step) for step in steps if step is not None and is_number(step)), default=None)
 
 
 _FIGURES: tuple[tuple[str, str, Callable[[Run], float | None]], ...] = (
@@ -277,4 +279,4 @@ def _value(run: Run, name: str) -> str:
     if name not in run.files.settings or (name in ALLOCATION_SETTINGS and not run.adaptive):
         return "-"
     value = run.files.settings[name]
-    return shorten(str(value) if value is None or isinstance(value, str) else json.dumps(value), 200)
+    return shorten(plain_text(str(value)) if value is None or isinstance(value, str) else json.dumps(value), 200)

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer, ModelConfig, get_peft_config, get_quantization_config
 
-from ..callbacks import AdviceCallback, AllocationTableCallback, HistogramCallback
+from ..callbacks import AdviceCallback, AllocationTableCallback, HistogramCallback, SettingsCallback
 from ..checkpoint import checkpoint_to_resume
 from ..config import AdaRollGRPOConfig
 from ..trainer import AdaRollGRPOTrainer
@@ -59,9 +59,9 @@ def trainer_of(run: Run, **overrides: Any) -> Any:
 
 
 def _callbacks(run: Run) -> list[TrainerCallback]:
-    """What follows the run. AdaRoll's trainer has brought its own advice; of equal groups there is nothing to show."""
+    """What follows the run. AdaRoll's trainer brings advice and settings; of equal groups there is nothing to show."""
     if run.script.trainer == "grpo":
-        return [AdviceCallback()]
+        return [AdviceCallback(), SettingsCallback()]
     return [HistogramCallback(), *([AllocationTableCallback()] if run.script.allocation_table else [])]
 
 

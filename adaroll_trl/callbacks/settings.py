@@ -1,0 +1,48 @@
+"""The trainer's arguments in the run's folder, for `adaroll report`."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ..config import AdaRollOptions
+from ..settings_file import save_settings
+
+
+class SettingsCallback(TrainerCallback):
+    """Writes the trainer's arguments to `training_args.json` when training begins, and into every checkpoint.
+
+    The file in `output_dir` is there whether or not the run saves checkpoints, and a resumed run writes it anew.
+    Secrets are left out, see `adaroll_trl.settings_file.plain`. A file that cannot be written is a warning.
+
+    Args:
+        options (`AdaRollOptions`, *optional*): what the trainer takes for the options that its arguments lack; in
+            AdaRoll's trainers, which give it, their defaults under a plain `GRPOConfig`.
+    """
+
+    def __init__(self, options: AdaRollOptions | None = None) -> None:
+        self._options = options
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._save(args, Path(args.output_dir))
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        if folder.is_dir():  # a search of hyperparameters saves elsewhere
+            self._save(args, folder)
+
+    def _save(self, args: Any, folder: Path) -> None:
+        if not args.should_save:
+            return
+        try:
+            save_settings(args, folder, None if self._options is None else vars(self._options))
+        except Exception as error:  # whatever it is, it costs a table of the report and must not cost the run
+            warnings.warn(
+                f"The settings could not be written to {folder} ({type(error).__name__}: {error}). Training goes on; "
+                "`adaroll report` will not know them.",
+                stacklevel=2,
+            )
