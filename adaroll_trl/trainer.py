@@ -86,6 +86,11 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
 
     The options come from the config where it has them (`AdaRollGRPOConfig`, or a config of your own with
     `AdaRollOptions` among its bases); any other config gets their defaults.
+
+    Attributes:
+        adaroll (`AdaRollOptions`): those options.
+        last_batch (`OwnRollouts`, *optional*): this process's rollouts of the newest finished batch, for
+            `measure_kappa`; None while the next one is generated.
     """
 
     num_generations: Any
@@ -125,7 +130,7 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
         self._weighting = PromptWeighting(options, group)
         check_prompt_weighting(options.prompt_weighting, self.multi_objective_aggregation)
         self._check_allocator()
-        self.last_batch: OwnRollouts | None = None  # for `measure_kappa`
+        self.last_batch: OwnRollouts | None = None
         self._stream: StreamedBatch | None = None  # the one that is running
         self._last_scorer: Scorer | None = None
         self._held_metrics: dict[str, list[float]] = {}
