@@ -12,6 +12,8 @@ from __future__ import annotations
 import torch
 from trl.trainer.utils import nanstd
 
+__all__ = ["group_advantages"]
+
 # A reward spread of at most this times the largest reward is rounding (float32 resolves 1.2e-7), not signal
 _ALIKE = 1e-6
 _EPSILON = 1e-4  # what TRL adds to a std before it divides by it

@@ -18,6 +18,8 @@ from trl import GRPOTrainer
 from .allocators import AllocationState, allocator_class, maximises_utility
 from .priors import pass_rates
 
+__all__ = ["check_counts"]  # the only one that users call, to try an allocator of their own
+
 NEWEST_TESTED_TRL = "1.16"
 _ROUND_METHODS = {
     "_generate_and_score_completions": ["self", "inputs"],
@@ -356,7 +358,20 @@ def check_completions(rows: int, completions: int, has_rollout_func: bool) -> No
 def check_counts(
     counts: Any, state: AllocationState, left: int, rounds_left: int, allocator: str
 ) -> NDArray[np.int64]:
-    """The counts that an allocator returned, if they keep its contract."""
+    """The counts that an allocator returned, if they keep its contract; the trainer calls it for every decision.
+
+    Args:
+        counts (int array of shape (n,)): what `allocate` returned.
+        state (`AllocationState`): what it was given.
+        left, rounds_left (`int`): likewise.
+        allocator (`str`): its name, for the error.
+
+    Returns:
+        int64 array of shape (n,).
+
+    Raises:
+        ValueError: saying what is wrong with them.
+    """
     try:
         counts = np.asarray(counts)
     except ValueError:  # ragged

@@ -19,6 +19,8 @@ from .checks import check_max_rollouts, explain_batch_size
 from .utilities import UTILITY_NAMES
 from .values import choice, integer, is_number
 
+__all__ = ["AdaRollGRPOConfig", "AdaRollOptions"]
+
 PROMPT_WEIGHTINGS = ("rollout", "prompt", "uniform", "unbiased", "progress")
 
 

@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+__all__ = [
+    "BatchAllocation",
+    "Curve",
+    "comparison_figure",
+    "draw_allocation",
+    "draw_curves",
+    "draw_weight_curve",
+    "logged_weight_curve",
+    "save_figure",
+]
+
 # Okabe and Ito's palette: told apart by colour-blind readers, and in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _RIGHT, _WRONG, _INK, _MUTED = "#009E73", "#D9D9D9", "#222222", "#777777"
@@ -24,7 +35,12 @@ _RIGHT, _WRONG, _INK, _MUTED = "#009E73", "#D9D9D9", "#222222", "#777777"
 
 @dataclass(frozen=True)
 class Curve:
-    """Values over steps, with their standard errors where they have any."""
+    """A quantity over steps.
+
+    Attributes:
+        steps, values (arrays of shape (points,)): where it was measured, and what it was.
+        errors (array of shape (points,), *optional*): standard errors.
+    """
 
     steps: ArrayLike
     values: ArrayLike
@@ -33,9 +49,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class BatchAllocation:
-    """One batch: each prompt's rollouts and successes, and its success rate with a standard error.
+    """Where one batch's rollouts went.
 
-    All four are arrays of shape (prompts,); `budget_per_prompt` is what GRPO gives each of them.
+    Attributes:
+        rollouts, successes (arrays of shape (prompts,)): of each prompt.
+        success_rates, errors (arrays of shape (prompts,)): its success rate, with a standard error.
+        budget_per_prompt (`float`): what GRPO gives each of them.
     """
 
     rollouts: ArrayLike

@@ -77,6 +77,7 @@ _FUNCTIONS: dict[str, Callable[..., FloatArray]] = {
 _DEFAULT_PARAMETERS: dict[str, dict[str, float]] = {"balanced": {"k": 2.0}, "progress": {"kappa": 2.0}}
 
 UTILITY_NAMES: tuple[str, ...] = tuple(_FUNCTIONS)
+"""The utilities that have a name; docs/options.md has their formulas."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,14 @@ class Utility:
         parameters (`tuple` of (`str`, `float`)): shown and hashed.
         persistent (`bool`): whether tables for this utility may be kept on disk. False for a bare callable, which has
             no name of its own that would stay the same from one run to the next.
+        identity (object): tells bare callables with the same name apart.
     """
 
     name: str
     function: UtilityFunction = field(repr=False, compare=False)
     parameters: tuple[tuple[str, float], ...] = ()
     persistent: bool = True
-    identity: object = field(default=None, repr=False)  # tells bare callables with the same name apart
+    identity: object = field(default=None, repr=False)
 
     def __call__(self, successes: FloatArray | float, failures: FloatArray | float) -> FloatArray:
         """U at `successes` and `failures` (broadcast against each other), float64; U(0, 0) is 0."""

@@ -26,23 +26,38 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 REPOSITORY: str | None = PROJECT.get("urls", {}).get("Repository")
 
-API = {  # page: module, title
-    "api/trainer.md": ("adaroll_trl", "API: trainer"),
-    "api/solver.md": ("adaroll_trl.solver", "API: solvers"),
-    "api/allocators.md": ("adaroll_trl.allocators", "API: allocators"),
-    "api/simulation.md": ("adaroll_trl.simulation", "API: simulation"),
-    "api/noise.md": ("adaroll_trl.noise", "API: noise of gradients"),
+API = {  # page: title, modules
+    "api/trainer.md": ("API: trainer", ["adaroll_trl"]),
+    "api/config.md": ("API: config", ["adaroll_trl.config"]),
+    "api/callbacks.md": ("API: callbacks", ["adaroll_trl.callbacks"]),
+    "api/tasks.md": (
+        "API: tasks",
+        ["adaroll_trl.tasks", "adaroll_trl.tasks.verifiers", "adaroll_trl.tasks.mathematics"],
+    ),
+    "api/allocators.md": (
+        "API: allocators",
+        ["adaroll_trl.allocators", "adaroll_trl.allocators.integers", "adaroll_trl.checks"],
+    ),
+    "api/solver.md": ("API: solvers", ["adaroll_trl.solver"]),
+    "api/advantages.md": ("API: advantages", ["adaroll_trl.advantages"]),
+    "api/simulation.md": ("API: simulation", ["adaroll_trl.simulation"]),
+    "api/noise.md": ("API: noise of gradients", ["adaroll_trl.noise"]),
+    "api/plots.md": ("API: plots", ["adaroll_trl.plots"]),
+    "api/gpu_check.md": ("API: GPU check", ["adaroll_trl.gpu_check.context"]),
 }
 
+_CELL, _CODE = re.compile(r"<td.*?</td>", re.DOTALL), re.compile(r"(?<=<code>)[^<]*(?=</code>)")
 _FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>[^)\s]+)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the API pages."""
-    for path, (module, title) in API.items():
-        listed = "\n\n".join(f"::: {module}.{name}" for name in public_names(module))
-        text = f"# {title}\n\nThe public names of `{module}`.\n\n{listed}\n"
+    for path, (title, modules) in API.items():
+        text = f"# {title}\n"
+        for module in modules:
+            listed = "\n\n".join(f"::: {module}.{name}" for name in public_names(module))
+            text += f"\nThe public names of `{module}`:\n\n{listed}\n"
         files.append(File.generated(config, path, content=text))
     return files
 
@@ -60,6 +75,15 @@ def public_names(module: str) -> list[str]:
 def on_page_markdown(markdown: str, page: Page, files: Files, **kwargs: Any) -> str:
     """Turns the links that lead out of the site."""
     return resolve_links(markdown, page.file.src_uri, set(files.src_uris), REPOSITORY)
+
+
+def on_page_content(html: str, **kwargs: Any) -> str:
+    """Lets long names in tables break at their underscores, slashes and commas, for phones.
+
+    >>> on_page_content("<p><code>a_b</code></p><td><code>a_b</code></td>")
+    '<p><code>a_b</code></p><td><code>a_<wbr>b</code></td>'
+    """
+    return _CELL.sub(lambda cell: _CODE.sub(lambda code: re.sub("(?<=[_/,])", "<wbr>", code[0]), cell[0]), html)
 
 
 def resolve_links(markdown: str, page: str, known: set[str], repository: str | None) -> str:

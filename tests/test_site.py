@@ -11,12 +11,16 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 
+import griffe
 import pytest
 from markdown_it import MarkdownIt
+
+from adaroll_trl.config import AdaRollOptions
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -131,14 +135,74 @@ def test_pages_look_as_on_a_code_hosting_site(page, site):
 
 def test_public_names_are_on_the_api_pages(site):
     """Each exported name has its place there, and the sections of its docstring are lists, not text run together."""
-    for path, (module, _) in HOOKS.API.items():
+    for path, (_, modules) in HOOKS.API.items():
         page = Page(site / Path(path).with_suffix(".html"))
-        names = {f"{module}.{name}" for name in importlib.import_module(module).__all__}
+        names = {f"{module}.{name}" for module in modules for name in importlib.import_module(module).__all__}
         assert names <= page.ids, names - page.ids
     text = (site / "api" / "solver.html").read_text()
     assert "<li><code>successes</code>, <code>failures</code> (int arrays of shape" in text
     assert "Args:" not in text
     assert "&gt;&gt;&gt;" not in re.sub(r"<pre.*?</pre>", "", text, flags=re.DOTALL)
+
+
+def test_options_are_on_their_api_page(site):
+    """A field of the config with its `help`, which has no docstring."""
+    page = site / "api" / "config.html"
+    names = {f"adaroll_trl.config.AdaRollOptions.{field.name}" for field in fields(AdaRollOptions)}
+    assert names <= Page(page).ids
+    assert "<p>Every prompt gets at most this many rollouts. None means 4 * num_generations.</p>" in page.read_text()
+
+
+def public_paths() -> list[str]:
+    modules = [module for _, modules in HOOKS.API.values() for module in modules]
+    return [f"{module}.{name}" for module in modules for name in HOOKS.public_names(module)]
+
+
+def public_objects() -> list[griffe.Object]:
+    extensions = griffe.load_extensions(load_script("site_docstrings").Docstrings)
+    loader = griffe.GriffeLoader(extensions=extensions, search_paths=[ROOT])
+    package = loader.load("adaroll_trl")
+    loader.resolve_aliases()
+    objects = [package[path.removeprefix("adaroll_trl.")] for path in public_paths()]
+    return [found.final_target if found.is_alias else found for found in objects]
+
+
+def undocumented(found: griffe.Object) -> list[str]:
+    """Its members that the site would leave out: no docstring, and not a word of the class's about them.
+
+    A method that overrides one of a class of this package has that one's docstring.
+    """
+    if not found.is_class:
+        return []
+    members = {name: member for name, member in found.members.items() if not name.startswith("_")}
+    inherited = {name for base in found.mro() for name in base.members}
+    return [
+        name
+        for name, member in members.items()
+        if member.docstring is None and name not in inherited and not name.startswith("on_")  # events of transformers
+        if not re.search(rf"\b{name}\b", found.docstring.value)
+        if member.is_function or "property" in member.labels or (member.is_attribute and member.annotation is not None)
+    ]
+
+
+def test_public_names_say_what_they_are():
+    """`show_if_no_docstring: false` would leave them out of the site, or show a bare name."""
+    objects = public_objects()
+    assert len(objects) > 50
+    assert not [found.path for found in objects if found.docstring is None]
+    missing = {found.path: names for found in objects if (names := undocumented(found))}
+    assert missing == {"adaroll_trl.trainer.AdaRollMixin": ["num_generations", "rollout_func"]}, "those are TRL's"
+
+
+def test_what_the_docs_import_is_on_the_api_pages():
+    used = set()
+    for page in [ROOT / "README.md", *PAGES]:
+        for module, names in re.findall(
+            r"^ *from (adaroll_trl[\w.]*) import ([^#\n]+)", page.read_text(), re.MULTILINE
+        ):
+            used |= {f"{module}.{name.split(' as ')[0].strip()}" for name in names.split(",")}
+    assert len(used) > 20
+    assert used <= set(public_paths()), used - set(public_paths())
 
 
 @pytest.mark.parametrize("name", ["site_hooks", "site_docstrings"])

@@ -40,6 +40,7 @@ _CLASSES: dict[str, type[Allocator]] = {
 }
 
 ALLOCATOR_NAMES: tuple[str, ...] = tuple(_CLASSES)
+"""The names that `make_allocator` and the config's `allocator` take."""
 
 
 def make_allocator(

@@ -14,6 +14,18 @@ from numpy.typing import NDArray
 
 from .base import AllocationState
 
+__all__ = [
+    "bounds",
+    "greedy",
+    "in_proportion",
+    "level",
+    "raise_minimum",
+    "round_total",
+    "round_wishes",
+    "share_evenly",
+    "water_level",
+]
+
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 

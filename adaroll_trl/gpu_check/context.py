@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+__all__ = ["CannotCheckError", "CheckFailedError", "Context", "require"]
+
 
 @dataclass(frozen=True)
 class Context:

@@ -9,7 +9,10 @@ from .gsm8k import GSM8K
 from .logiqa import LogiQA
 
 TASKS: dict[str, Task] = {task.name: task for task in (CompetitionMath(), GSM8K(), LogiQA(), CoLoTa(), Arithmetic())}
-TASK_NAMES = tuple(TASKS)
+"""The tasks that come with the library, by name."""
+
+TASK_NAMES: tuple[str, ...] = tuple(TASKS)
+"""Their names, which `get_task` and `--task` take."""
 
 
 def get_task(name: str) -> Task:

@@ -18,6 +18,8 @@ from .answers import as_number, find_last_box
 from .limits import LimitedProcess
 from .verifiers import Verifier, phrase_tail
 
+__all__ = ["MathVerifier"]
+
 LONGEST = 1_000  # characters of an answer that are worth parsing; gold answers of MATH have at most some 150
 TIME_LIMIT = 5.0  # seconds of processor time for one comparison; most take some hundredths
 

@@ -26,6 +26,8 @@ from typing import ClassVar
 
 from .answers import as_number, final_part, find_last_box, first_number, last_line, last_number, only_number
 
+__all__ = ["ChoiceVerifier", "LetterVerifier", "NumberVerifier", "TextVerifier", "Verifier", "YesNoVerifier"]
+
 # Quantifiers are possessive where two of them could share a run of characters: no text makes these patterns slow.
 _IS = (  # between "answer" and the answer, markdown included
     r"[*_ ]*+(?:\b(?:is|must be)\b|:)[*_:\s]*+"
