@@ -13,6 +13,7 @@ import resource
 import subprocess
 import sys
 import threading
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,11 +36,20 @@ SETUPS: dict[str, dict[str, Any]] = {
     "cero": {"trainer": "ours", "options": {"allocator": "cero", "rounds": 4}},  # its prices are the allocator's state
     "plain": {"trainer": "plain"},
 }
-# Phase, rank that is killed, from which step, setup. Batches begin at steps 0, 2 and 4, and each ends with a save.
+BY_PROMPT = {**SETUPS["ours"], "by_prompt": True}
+ALONE = {**BY_PROMPT, "world": 1, "multiple_of": 2}
+LONGER = {"max_steps": 10, "save_strategy": "no"}
+WHOLE_BATCH = {"per_device_train_batch_size": 8}  # what two processes have between them
+# Phase, rank that is killed (each of the two in every phase), from which step, setup. Batches begin at steps 0, 2
+# and 4, and each ends with a save.
 KILLS = [
+    ("generating", 0, 2, "cero"),
     ("generating", 1, 2, "ours"),
     ("scoring", 0, 2, "plain"),
+    ("scoring", 1, 2, "ours"),
     ("allocating", 0, 2, "cero"),
+    ("allocating", 1, 2, "ours"),
+    ("training", 0, 3, "plain"),
     ("training", 1, 3, "ours"),
     ("saving", 0, 4, "cero"),
     ("saving", 1, 4, "ours"),
@@ -67,10 +77,20 @@ def cases() -> list[dict[str, Any]]:
     cut = {"checkpoint-6/trainer_state.json": '{"epoch":', "checkpoint-4/adaroll_state.json": '{"beliefs":'}
     return [
         *({"name": setup, "run": f"run {setup}", **SETUPS[setup]} for setup in SETUPS),
+        {"name": "ours again", "run": "run again", **SETUPS["ours"]},
+        {"name": "two processes", "run": "run two", **BY_PROMPT, "options": LONGER},
+        {"name": "one process", "run": "run one", **ALONE, "options": {**LONGER, **WHOLE_BATCH}},
+        {
+            "name": "threads and workers",
+            "run": "run threads",
+            "threads": 2,
+            **ALONE,
+            "options": {**LONGER, **WHOLE_BATCH, "dataloader_num_workers": 2},
+        },
         *(case for kill in KILLS for case in killed(*kill)),
         *(faulty(kind) for kind in ("raise", "string", "two functions")),
         faulty("inf", rank=0),
-        faulty("hang", group_timeout=4, limit=20),
+        faulty("hang", group_timeout=4, patience=1),
         *(faulty(kind, rollout_func=True) for kind in ("nothing", "empty rows")),
         faulty("full disk", rank=0, step=4),
         {"name": "after full disk", "run": "run full disk", "resume": True, **SETUPS["ours"]},
@@ -155,6 +175,53 @@ def test_torchrun_restarts_a_killed_run_and_it_ends_with_the_same_weights(played
     found = torch.load(tmp_path / "run" / "rank0.pt", weights_only=False)
     assert found["step"] == 6
     assert same_weights(found["weights"], played.rank("ours")["weights"])
+
+
+# The same again
+
+
+@pytest.mark.multiprocess
+def test_the_same_seed_gives_the_same_counts_and_weights_twice(played):
+    for number in (0, 1):
+        first, second = played.rank("ours", number), played.rank("ours again", number)
+        assert first["seen"], "prompts of each round, in order"
+        assert first["seen"] == second["seen"]
+        assert first["log"] == second["log"]
+        assert same_weights(first["weights"], second["weights"])
+    assert played.rank("ours")["state"] == played.rank("ours again")["state"]
+
+
+def counts_by_round(ranks: list[dict[str, Any]]) -> list[tuple[int, Counter[int]]]:
+    """Of each round: the step, and the rollouts of each prompt over all processes."""
+    rounds = zip(*(rank["seen"] for rank in ranks), strict=True)
+    return [(hands[0][0], Counter(number for hand in hands for number in hand[1:])) for hands in rounds]
+
+
+@pytest.mark.multiprocess
+def test_two_processes_give_each_prompt_what_one_process_gives_it(played):
+    """Processes sample with seeds of their own, so rewards here hang on the prompt alone; and a round's total is a
+    multiple of the number of processes, so the one process rounds as two do."""
+    one, two = [played.rank("one process")], [played.rank("two processes", number) for number in (0, 1)]
+    assert counts_by_round(one) == counts_by_round(two)
+    assert len(counts_by_round(one)) == 3 * 5, "three rounds of five batches"
+    batches: dict[int, Counter[int]] = {}
+    for step, counts in counts_by_round(one):
+        batches.setdefault(step, Counter()).update(counts)
+    assert all(counts.total() == 16 for counts in batches.values())
+    assert any(len(set(counts.values())) > 1 for counts in batches.values()), "something was allocated"
+    assert one[0]["state"]["beliefs"] == two[0]["state"]["beliefs"] == two[1]["state"]["beliefs"]
+
+
+@pytest.mark.multiprocess
+def test_the_solvers_threads_and_workers_of_the_data_loader_do_not_meet(played):
+    """Workers are forked once an epoch, from a process with the solver's threads, and solve something themselves."""
+    assert played.codes("threads and workers") == [0], "-999: it hung"
+    found, expected = played.rank("threads and workers"), played.rank("one process")
+    assert found["threads"] == 2
+    solvers = list((played.folder / "threads and workers").glob("solved by *"))
+    assert len(solvers) > 1 + 2, "the trainer, and the workers of more than one epoch"
+    assert found["seen"] == expected["seen"]
+    assert same_weights(found["weights"], expected["weights"])
 
 
 # Functions that fail

@@ -6,6 +6,7 @@ used: its OpenMP layer sets the number of threads of the whole process, and with
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -20,6 +21,10 @@ _PIECES_A_THREAD = 4  # pieces differ in cost
 def _pool() -> tuple[ThreadPoolExecutor, int]:
     threads = max(1, int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     return ThreadPoolExecutor(threads, thread_name_prefix="adaroll-solver"), threads
+
+
+if hasattr(os, "register_at_fork"):  # a forked process (a data loader's worker) has the pool, but none of its threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def run_ranges(kernel: Callable[[int, int], object], total: int, smallest: int = 1) -> None:

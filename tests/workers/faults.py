@@ -11,18 +11,23 @@ the first case, whose faults happen before the first restart only. A case is a d
     run         folder of the checkpoints, which cases may share
     trainer     "ours" or "plain"
     world       ranks, 2
+    by_prompt   true: a rollout's reward hangs on its prompt alone, and so does what is allocated
     options     of the trainer's config, on top of OPTIONS
     resume      what `train` gets as `resume_from_checkpoint`
     kill        {"phase", "rank", "step"}: kill -9 in that phase, at the first chance from that step
     fault       {"kind", "ranks", "step"}: what goes wrong there: the reward function, generation, or the disk
     prepare     {"run", "files"}: copy the checkpoints of that run, then overwrite (or with None remove) these files
+    multiple_of rounds' totals are multiples of it, as of the ranks with more of them
+    threads     of the solver, which is then asked before training, for each reward, and by the data loader's workers
     tables      true: instead of training, all ranks ask for one table in one folder at once
     group_timeout  seconds that the process group waits; None is its default
     limit       seconds after which what still runs is killed, 60
+    patience    the same, counted from the first rank that ends; None is `limit`
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -30,6 +35,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -39,14 +45,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 from accelerate import PartialState
+from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 from trl import GRPOTrainer
 
 from adaroll_trl import AdaRollGRPOTrainer
 from adaroll_trl.allocators import AllocationState, make_allocator
-from adaroll_trl.solver import lagrangian_bound
+from adaroll_trl.solver import lagrangian_bound, solve_index
 from adaroll_trl.solver.store import TableStore
 from tests.tiny import leave_process_group, length_reward, make_trainer, parity_reward, sums_dataset, weights
 
@@ -78,6 +87,7 @@ class Rank:
         self.fault = case.get("fault") or {"kind": None, "ranks": [], "step": 0}
         self.seen: list[list[int]] = []  # the prompts of each round, by number
         self.trainer: Any = None
+        self.solved = 0
 
     def at(self, phase: str) -> bool:
         """Whether this rank is to die in this phase now."""
@@ -94,6 +104,10 @@ class Rank:
             die()
         self.seen.append([self.trainer.state.global_step, *number])
         values: list[Any] = parity_reward(completions=completion_ids, completion_ids=completion_ids)
+        if self.case.get("by_prompt"):
+            values = [float(n % 3 == 0) for n in number]
+        if self.case.get("threads"):
+            self.solve()
         kind = self.faulty()
         if kind == "raise":
             raise RuntimeError("judge is down")
@@ -122,8 +136,19 @@ class Rank:
         result = {"prompt_ids": prompt_ids, "completion_ids": ids, "logprobs": [[0.0] * len(row) for row in ids]}
         return None if kind == "nothing" else result  # type: ignore[return-value]
 
+    def solve(self, rows: Any = None) -> Any:
+        """A problem that no process has seen, on the solver's threads; who did it is kept. A transform of rows."""
+        self.solved += 1
+        solve_index(32, prior=(1.0 + self.solved, 1.0))
+        (self.folder / f"solved by {os.getpid()}").touch()
+        return rows
+
     def build(self) -> Any:
-        case = self.case
+        case, dataset = self.case, sums_dataset(8)
+        if threads := case.get("threads"):
+            numba.config.NUMBA_NUM_THREADS = threads
+            self.solve()
+            dataset.set_transform(self.solve)
         options = {**OPTIONS, **(OURS if case["trainer"] == "ours" else {}), **case.get("options", {})}
         extra = {"rollout_func": self.rollout} if case.get("rollout_func") else {}
         if seconds := case.get("group_timeout"):  # transformers passes `ddp_timeout` on to groups of GPUs only
@@ -136,7 +161,7 @@ class Rank:
             TRAINERS[case["trainer"]],
             model_dir=self.model_dir,
             output_dir=self.output / case["run"],
-            dataset=sums_dataset(8),
+            dataset=dataset,
             reward=funcs,
             plain_config=case["trainer"] == "plain",
             trainer_kwargs=extra,
@@ -198,6 +223,8 @@ class Rank:
         if self.case.get("tables"):
             return self.ask_for_table()
         self.trainer = self.build()
+        if multiple_of := self.case.get("multiple_of"):
+            self.trainer._planner.world_size = multiple_of
         self.install_kill()
         if self.fault["kind"] == "full disk":
             self.before(self.trainer, "_save_checkpoint", self.fill_disk)
@@ -207,6 +234,7 @@ class Rank:
             "weights": weights(self.trainer),
             "step": self.trainer.state.global_step,
             "seen": self.seen,
+            "threads": sum(thread.name.startswith("adaroll-solver") for thread in threading.enumerate()),
             "state": self.trainer._state_to_save() if ours else None,
             "log": [{k: v for k, v in e.items() if "time" not in k} for e in self.trainer.state.log_history[:-1]],
         }
@@ -240,12 +268,13 @@ def play(case: dict[str, Any], model_dir: Path, output: Path) -> dict[str, Any]:
             become(case, rank, world, port, model_dir, output)
         ranks[child] = rank
     ended: dict[int, tuple[int, float]] = {}
-    start = time.time()
+    start, limit = time.time(), case.get("limit", 60)
     while len(ended) < world:
         child, status = os.waitpid(-1, os.WNOHANG)
         if child:
             ended[ranks[child]] = (os.waitstatus_to_exitcode(status), time.time() - start)
-        elif time.time() - start > case.get("limit", 60):
+            limit = min(limit, time.time() - start + case.get("patience", limit))
+        elif time.time() - start > limit:
             for process, rank in ranks.items():
                 if rank not in ended:
                     os.kill(process, signal.SIGKILL)
@@ -280,8 +309,8 @@ def become(case: dict[str, Any], rank: int, world: int, port: int, model_dir: Pa
         os._exit(code)
 
 
-def preload() -> None:
-    """What every rank would import and compile for itself. No threads, and nothing that knows of ranks."""
+def preload(model_dir: Path) -> None:
+    """What every rank would import, compile and build for itself. No threads, and nothing that knows of ranks."""
     with suppress(ImportError):  # accelerate looks for it
         import_module("deepspeed")
     state = AllocationState(np.zeros(4), np.zeros(4), min_rollouts=1, max_rollouts=16, multiple_of=2)
@@ -289,6 +318,10 @@ def preload() -> None:
     allocator.allocate(state, 16, 3)
     allocator.expected_utility(state, 16, 3)
     lagrangian_bound(4, 16, "mixed", (1.0, 1.0), 1, 16)
+    disable_progress_bar()  # it has a thread
+    AutoModelForCausalLM.from_pretrained(model_dir)  # transformers then has its table of renamed weights
+    gc.collect()
+    gc.freeze()  # ranks collect garbage at least once, and need not look at all that was imported
 
 
 def as_torchrun_rank(case: dict[str, Any], model_dir: Path, output: Path) -> None:
@@ -303,7 +336,7 @@ def main() -> None:
     if "RANK" in os.environ:
         as_torchrun_rank(cases[0], model_dir, output)
         return leave_process_group()
-    preload()
+    preload(model_dir)
     results = {case["name"]: play(case, model_dir, output) for case in cases}
     (output / "results.json").write_text(json.dumps(results))
 
