@@ -180,6 +180,7 @@ def test_both_arms_from_start_to_end(tmp_path, capsys):
     for arm in ("grpo", "adaroll"):
         groups = results["arms"][arm]["groups"]
         assert sum(groups["rollouts"]) == 2 * 4 * 4  # the same number of rollouts
+        assert json.loads((tmp_path / arm / "training_args.json").read_text())["num_generations"] == 4
     pairs = [
         sorted(set(zip(one["groups"]["step"], one["groups"]["prompt"], strict=True)))
         for one in results["arms"].values()

@@ -306,7 +306,7 @@ def test_a_log_and_a_state_from_anybody_are_read_as_far_as_they_go(adaptive):
     for state in ({"calibration": []}, {"calibration": {"bins": "ab"}}, {"calibration": {"bins": [[1, 2], 3]}}):
         write_log(adaptive / "checkpoint-1", [{"step": 1, "reward": 0.1}])
         (adaptive / "checkpoint-1" / "adaroll_state.json").write_text(json.dumps(state))
-        report_of(adaptive)
+        assert list(figures.draw_calibration(load_runs([adaptive]))) == []
 
 
 def test_texts_of_strangers_become_plain_and_short():
@@ -511,6 +511,7 @@ def test_a_real_run(build, tmp_path):
     trainer.train()
     (run,) = load_runs([tmp_path])
     assert run.adaptive
+    assert run.notes[0].startswith("2 tables repeat"), "all that there is was read"
     assert run.files.settings["belief_decay"] == 0.5
     assert run.files.settings["lr_scheduler_type"] == "linear"
     assert len(run.files.completions) == 4

@@ -196,9 +196,12 @@ def test_the_table_gives_each_quantity_once_and_says_where_it_differs_from_what_
 def test_the_command_trains_and_resumes(words, tmp_path, trainer):
     saving = ("--trainer", trainer, "--save_strategy", "steps", "--save_steps", "1")
     assert main(["train", *words(*saving, "--max_steps", "1")]) == 0
+    settings = [tmp_path / "out" / place / "training_args.json" for place in ("", "checkpoint-1", "checkpoint-2")]
+    assert [json.loads(path.read_text())["max_steps"] for path in settings[:2]] == [1, 1]
     assert main(["train", *words(*saving, "--resume_from_checkpoint", "true")]) == 0
     history = logged(tmp_path / "out" / "checkpoint-2")
     assert [entry["step"] for entry in history if "rewards/parity_reward/mean" in entry] == [1, 2]
+    assert [json.loads(path.read_text())["max_steps"] for path in settings] == [2, 1, 2]
     assert all(("adaroll/rounds" in entry) == (trainer == "adaroll") for entry in history if "reward" in entry)
     assert (tmp_path / "out" / "model.safetensors").is_file()
 
