@@ -344,6 +344,17 @@ def check_rows(inputs: Sequence[Mapping[str, Any]], first_row: int, num_generati
             )
 
 
+def check_prompts(rows: Sequence[Mapping[str, Any]], processing_class: Any) -> None:
+    """Refuse a prompt without tokens: generation would end in an error that does not tell which row is meant."""
+    for row in rows:
+        prompt = row.get("prompt")
+        if prompt == [] or (prompt == "" and not processing_class(text=[""])["input_ids"][0]):
+            raise ValueError(
+                f"The prompt of the row {dict(row)!r:.200} is {prompt!r}: it has no tokens, and a model can only "
+                "go on from some. Remove such rows, or give the prompt a text or messages."
+            )
+
+
 def check_completions(rows: int, completions: int, has_rollout_func: bool) -> None:
     """A round returns one completion for each row it was given: any other number would train on mixed-up groups."""
     if completions != rows:

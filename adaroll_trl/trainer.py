@@ -42,6 +42,7 @@ from .checks import (
     check_dataset,
     check_prior_column,
     check_prompt_weighting,
+    check_prompts,
     check_rows,
     check_trainer,
     check_unbiased,
@@ -190,6 +191,8 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
 
     def _start_batch(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
         rows = self._gather_prompts(inputs)
+        if self.rollout_func is None and not self.environments_own_prompts:
+            check_prompts(rows, self.processing_class)
         if self._kappa is not None:
             kappa = self._weighting.kappa = self._kappa.value
             self._planner.use_kappa(kappa)

@@ -15,9 +15,11 @@ import pytest
 from datasets import Dataset
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from trl import GRPOTrainer
 
 from adaroll_trl import AdaRollGRPOTrainer
 from adaroll_trl.beliefs import Beliefs
+from adaroll_trl.checks import check_prompts
 from adaroll_trl.config import AdaRollOptions
 from adaroll_trl.solver.store import TableFileError, TableStore, TableStoreWarning, read_table
 from tests.tiny import length_reward, same_weights, sums_dataset, weights
@@ -137,6 +139,28 @@ def test_an_id_that_is_missing_is_named(build):
 def test_a_data_set_that_makes_no_batch_is_refused(build, data, message):
     with pytest.raises(ValueError, match=message):
         build(AdaRollGRPOTrainer, dataset=data, **RUN)
+
+
+def chat(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "shown"), [(["", "b", "c"], "''"), (["", "", ""], "''"), ([[], chat("b"), chat("c")], r"\[\]")]
+)
+def test_a_prompt_without_tokens_is_refused_with_its_row(build, prompts, shown):
+    with pytest.raises(ValueError, match=rf"The prompt of the row .*'number': \d.* is {shown}: it has no tokens"):
+        build(AdaRollGRPOTrainer, dataset=rows(prompts), **RUN).train()
+    with pytest.raises((RuntimeError, IndexError)):  # so does GRPOTrainer, without telling the row
+        build(GRPOTrainer, dataset=rows(prompts), plain_config=True, max_steps=2).train()
+
+
+def test_an_empty_prompt_that_has_tokens_trains(build):
+    """Those of the chat template, or of the tokenizer."""
+    trainer = build(AdaRollGRPOTrainer, dataset=rows([chat(""), chat("b"), chat("c")]), **RUN)
+    trainer.train()
+    assert counted(trainer) == BATCH
+    check_prompts(rows(["", "b"]), lambda text: {"input_ids": [[1, *map(ord, part)] for part in text]})
 
 
 def test_a_column_that_a_transform_adds_is_not_missed(build):
