@@ -68,8 +68,37 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def adaptive(tmp_path: Path) -> Path:
+    return write_adaptive(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def page_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the report of an adaptive run is, drawn once. Its settings are transformers' own JSON, with secrets."""
+    folder = write_adaptive(tmp_path_factory.mktemp("page"))
+    content = {
+        "hub_token": "<HUB_TOKEN>",
+        "beta": 0.25,
+        "vllm_server_base_url": "http://me:hf_secret@host:8000",
+        "model_init_kwargs": {"token": "hf_secret", "dtype": "float32", "note": NASTY},
+        "run_name": NASTY,
+        "x" * 500: 1,
+        NASTY: 1,
+    }
+    (folder / "training_args.json").write_text(json.dumps(content))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "_DPI", 30)
+        report_of(folder)
+    return folder.parent
+
+
+@pytest.fixture
+def page(page_folder: Path) -> str:
+    return (page_folder / "page.html").read_text(encoding="utf-8")
+
+
+def write_adaptive(parent: Path) -> Path:
     """Twelve batches of three prompts: one always solved, one half, one (with nasty text) once in the whole run."""
-    folder = tmp_path / "adaptive"
+    folder = parent / "adaptive"
     for step in range(1, 13):
         hard = (f"hard {NASTY}", int(step == 7), 6)
         write_table(folder, step, [("easy", 3, 3), ("half", 1, 3), hard, (f"never {step}", 0, 2)])
@@ -249,24 +278,11 @@ def test_settings_that_cannot_be_are_left_out_by_name_and_the_report_goes_on(con
     assert all(len(cell) <= 200 for table in tables for row in table.rows for cell in row)
 
 
-def test_settings_are_shown_without_secrets_and_as_text(adaptive):
-    """transformers' own JSON, with what it leaves in."""
-    content = {
-        "hub_token": "<HUB_TOKEN>",
-        "beta": 0.25,
-        "vllm_server_base_url": "http://me:hf_secret@host:8000",
-        "model_init_kwargs": {"token": "hf_secret", "dtype": "float32", "note": NASTY},
-        "run_name": NASTY,
-        "x" * 500: 1,
-        NASTY: 1,
-    }
-    (adaptive / "training_args.json").write_text(json.dumps(content))
-    text = report_of(adaptive)
-    page = Page(text)
-    assert "0.25" in page.text
-    assert "http://host:8000" in page.text
+def test_settings_are_shown_without_secrets_and_as_text(page):
+    assert "0.25" in Page(page).text
+    assert "http://host:8000" in Page(page).text
     for never in ("hf_secret", "hub_token", "x" * 81, "\u202e", "<script"):
-        assert never not in text
+        assert never not in page
 
 
 def test_settings_of_a_checkpoint_serve_where_the_folder_has_none(adaptive):
@@ -320,9 +336,8 @@ def test_texts_of_strangers_become_plain_and_short():
 # The page
 
 
-def test_the_page_holds_all_and_loads_nothing(adaptive):
-    text = report_of(adaptive)
-    page = Page(text)
+def test_the_page_holds_all_and_loads_nothing(page, page_folder):
+    text, page = page, Page(page)
     images = page.all("img")
     assert len(images) == 11
     for image in images:
@@ -337,17 +352,16 @@ def test_the_page_holds_all_and_loads_nothing(adaptive):
     assert "default-src 'none'" in policy
     anchors = {link[1:] for link in links if link.startswith("#")}
     assert anchors <= {attributes.get("id") for _, attributes in page.tags}
-    saved = sorted(path.stem for path in (adaptive.parent / "page_figures").glob("*.png"))
+    saved = sorted(path.stem for path in (page_folder / "page_figures").glob("*.png"))
     assert len(saved) == 11
     assert {"reward", "signal", "allocation_1", "allocation_4", "difficulty", "weights", "time"} <= set(saved)
 
 
-def test_texts_are_escaped(adaptive):
-    text = report_of(adaptive)
-    assert "<script" not in text
-    assert "&lt;script&gt;" in text
-    assert "\u202e" not in text
-    assert '<script>alert("x")' in Page(text).text
+def test_texts_are_escaped(page):
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "\u202e" not in page
+    assert '<script>alert("x")' in Page(page).text
 
 
 def test_the_hardest_and_the_never_solved(adaptive):

@@ -18,10 +18,10 @@ from transformers import BitsAndBytesConfig
 from trl import GRPOConfig
 
 from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
-from adaroll_trl.callbacks import SettingsCallback
+from adaroll_trl.callbacks import SettingsCallback, save_settings
 from adaroll_trl.config import AdaRollOptions
 from adaroll_trl.report.settings import MAIN_SETTINGS
-from adaroll_trl.settings_file import plain, save_settings
+from adaroll_trl.settings_file import plain
 from tests.tiny import parity_reward
 
 STATE = SimpleNamespace(global_step=2)

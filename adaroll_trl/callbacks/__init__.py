@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..settings_file import save_settings
 from .advice import AdviceCallback
 from .events import AllocationCallback, RoundProgressCallback
 from .histograms import HistogramCallback
@@ -23,6 +24,7 @@ __all__ = [
     "RoundProgressCallback",
     "SettingsCallback",
     "add_default_callbacks",
+    "save_settings",
 ]
 
 

@@ -22,9 +22,9 @@ _MOST_BYTES_OF_A_LOG = 2**30  # a hundred thousand steps have half of it
 _NO_SETTINGS = (
     f"Settings: neither folder nor checkpoints have {SETTINGS_FILE} (the pickle training_args.bin is not read). "
     "So a success is taken to be a sum of rewards of at least 0.5, and equal groups to have the mean size of those in "
-    "the tables. AdaRoll's trainers and `adaroll train` write the file. For TRL's own trainer add SettingsCallback() "
-    "of adaroll_trl.callbacks; for a run that is over, save_settings(config, folder) of adaroll_trl.settings_file "
-    "writes it from the config that the run had."
+    "the tables. AdaRoll's trainers and `adaroll train` write the file. For TRL's own trainer add SettingsCallback(); "
+    "for a run that is over, save_settings(config, folder) writes it from the config that the run had. Both are in "
+    "adaroll_trl.callbacks."
 )
 _LOOKED_FOR = (
     f"{LOG_FILE} (there or in a checkpoint-<step> folder) or completions/completions_<step>.parquet "
