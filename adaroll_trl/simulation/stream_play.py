@@ -58,12 +58,11 @@ def play_streams(
         for number in range(len(batches)):
             successes[number], rollouts[number] = _play(allocator, batches, number, lengths[number], in_flight)
         return successes, rollouts
-    drawn = DrawnBatches(rates, batches.outcomes.astype(np.int64), lengths)
-    everything = np.arange(len(batches))
-    for part in [everything] if batches.alike else everything[:, None]:
+    parts = [slice(None)] if batches.alike else [slice(number, number + 1) for number in range(len(batches))]
+    for part in parts:
         alpha, beta = (belief[0] for belief in batches.beliefs(part))
         result = stream_batches(
-            DrawnBatches(drawn.rates[part], drawn.outcomes[part], drawn.lengths[part]),
+            DrawnBatches(rates[part], batches.outcomes[part].astype(np.int64), lengths[part]),
             allocator.utility,
             batches.budget,
             in_flight,
