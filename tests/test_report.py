@@ -312,6 +312,7 @@ def test_a_log_and_a_state_from_anybody_are_read_as_far_as_they_go(adaptive):
         {"step": [], "eval_runtime": 1},
         {"reward": 10**400, "step": 1},
         {"step": None},
+        {"step": 9, "adaroll/prompt_weight/curve/0.2-0.4": {}},
     ]
     for step in ("many", [], None, 10**400):
         content = {"global_step": step, "log_history": [*log["log_history"], *odd, 7, None]}
@@ -319,6 +320,8 @@ def test_a_log_and_a_state_from_anybody_are_read_as_far_as_they_go(adaptive):
         run = read_run(adaptive)
         assert run.series("reward")[1].tolist() == [0.4] * 12
         assert run.evaluation_steps == set()
+    (weights,) = figures.draw_weights(load_runs([adaptive]))
+    assert "at step 12: 1.50 at 0.30, 0.80 at 0.50" in weights.alt
     for state in ({"calibration": []}, {"calibration": {"bins": "ab"}}, {"calibration": {"bins": [[1, 2], 3]}}):
         write_log(adaptive / "checkpoint-1", [{"step": 1, "reward": 0.1}])
         (adaptive / "checkpoint-1" / "adaroll_state.json").write_text(json.dumps(state))

@@ -15,7 +15,7 @@ from scipy.special import betainc
 
 from ..plots import COLOURS, draw_weight_curve, logged_weight_curve, require_matplotlib, tidy
 from ..simulation.pass_counts import PassCounts
-from ..values import finite_array
+from ..values import finite_array, is_number
 from .completions import PHASES, RATE_EDGES, TIME_BINS
 from .run import Run, smooth, smoothing_window
 
@@ -395,9 +395,12 @@ def _shrunk(successes: NDArray[np.int64], rollouts: NDArray[np.int64]) -> FloatA
 def draw_weights(runs: Sequence[Run]) -> Iterator[Picture]:
     curves, colours = {}, []
     for run in runs:
-        logged = [entry for entry in run.files.history if any("prompt_weight/curve/" in name for name in entry)]
-        if logged:
-            curves[_label(run, runs, f"at step {logged[-1].get('step', '?')}")] = logged_weight_curve(logged[-1])
+        numbers = (
+            {k: value for k, value in entry.items() if is_number(value)} for entry in reversed(run.files.history)
+        )
+        newest = next((entry for entry in numbers if any("prompt_weight/curve/" in name for name in entry)), None)
+        if newest is not None:
+            curves[_label(run, runs, f"at step {newest.get('step', '?')}")] = logged_weight_curve(newest)
             colours.append(COLOURS[run.colour])
     if not curves:
         return
