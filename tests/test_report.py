@@ -18,7 +18,7 @@ from adaroll_trl.plots import COLOURS
 from adaroll_trl.report import figures
 from adaroll_trl.report.command import main
 from adaroll_trl.report.completions import read_tables, read_texts
-from adaroll_trl.report.figures import pictures
+from adaroll_trl.report.figures import drawing, pictures
 from adaroll_trl.report.files import read_run
 from adaroll_trl.report.run import load_runs
 from adaroll_trl.report.settings import ALLOCATION_SETTINGS
@@ -30,7 +30,7 @@ pyarrow = pytest.importorskip("pyarrow")
 from matplotlib.figure import Figure  # noqa: E402
 from pyarrow import parquet  # noqa: E402
 
-WHOLE_DPI = figures._DPI
+WHOLE_DPI = drawing._DPI
 NASTY = '<script>alert("x")</script><img src=http://example.com/x.png>\u202e'
 GROUP = 4
 
@@ -63,7 +63,7 @@ def write_log(folder: Path, entries: list[dict[str, Any]]) -> None:
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pictures: most of a report's time goes into their pixels."""
-    monkeypatch.setattr(figures, "_DPI", 30)
+    monkeypatch.setattr(drawing, "_DPI", 30)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def page_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (folder / "training_args.json").write_text(json.dumps(content))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "_DPI", 30)
+        patch.setattr(drawing, "_DPI", 30)
         report_of(folder)
     return folder.parent
 
@@ -496,7 +496,7 @@ def test_one_run_twice_and_a_folder_as_output_are_refused(adaptive, capsys):
 
 
 def test_the_page_does_not_grow_with_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "_DPI", WHOLE_DPI)
+    monkeypatch.setattr(drawing, "_DPI", WHOLE_DPI)
     for step in range(1, 201):
         write_table(
             tmp_path, step, [(f"p{step}-{place} " + "long " * 400, place % 2, 2 + place) for place in range(3)]
