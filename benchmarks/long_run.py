@@ -2,6 +2,9 @@
 
     python benchmarks/long_run.py                  # 10 to 20 minutes on 2 cores
     python benchmarks/long_run.py --steps 200      # shorter
+    python benchmarks/long_run.py --memory "AdaRoll-GRPO, 3 rounds, carried beliefs" --steps 600 --drop-log
+
+The last takes one arm alone and tells what its memory is made of, every hundred steps; it writes no file.
 
 Each arm trains in a process of its own, one after the other. Memory is the resident size of the process, read after
 each step; the first hundred steps hold compiling and allocation, so growth is counted from step 100. The state of a
@@ -13,10 +16,13 @@ Writes benchmarks/results/long_run.json and prints the lines of docs/reliability
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import json
 import multiprocessing
 import os
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -31,6 +37,8 @@ from trl import GRPOConfig, GRPOTrainer
 from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
 from adaroll_trl.beliefs import Beliefs
 from adaroll_trl.checkpoint import STATE_FILE, load_state, save_state
+from adaroll_trl.solver.index import IndexTable
+from adaroll_trl.solver.round_tables import RoundTables
 
 RESULTS = Path(__file__).parent / "results" / "long_run.json"
 OURS = {"rounds": 3, "min_rollouts": 1, "belief_decay": 0.5, "prior_source": "empirical_bayes"}
@@ -40,6 +48,58 @@ ARMS: dict[str, dict[str, Any] | None] = {"GRPO": None, "AdaRoll-GRPO, 3 rounds,
 def resident_megabytes() -> float:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class MallocInfo(ctypes.Structure):
+    """glibc's `struct mallinfo2`, in bytes."""
+
+    _names = ("arena", *"abc", "mapped", *"de", "in_use", *"fg")
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _names)
+
+
+def size_of_log(log: list[dict[str, Any]]) -> int:
+    """Bytes of all entries: dicts, names and numbers, each object once."""
+    objects = {id(item): item for entry in log for item in (entry, *entry, *entry.values())}
+    return sum(map(sys.getsizeof, objects.values()))
+
+
+def size_of_tables() -> int:
+    """Bytes of the planner's tables and of the price indices, which are made for the priors that occur."""
+    owners = [item for item in gc.get_objects() if isinstance(item, (RoundTables, IndexTable))]
+    arrays: dict[int, np.ndarray] = {}
+    held: list[Any] = [vars(owner) for owner in owners]
+    while held:
+        item = held.pop()
+        if isinstance(item, np.ndarray):
+            whole = item if item.base is None or not isinstance(item.base, np.ndarray) else item.base
+            arrays[id(whole)] = whole
+        elif isinstance(item, (dict, list, tuple)):
+            held.extend(item.values() if isinstance(item, dict) else item)
+    return sum(array.nbytes for array in arrays.values())
+
+
+class MemoryPrinter(TrainerCallback):
+    """Prints what the memory is made of, every hundred steps; `drop_log` leaves only the log's last entry."""
+
+    def __init__(self, drop_log: bool) -> None:
+        self.drop_log = drop_log
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.drop_log:
+            del state.log_history[:-1]
+        if state.global_step % 100:
+            return
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallinfo2.restype = MallocInfo
+        c, before = libc.mallinfo2(), resident_megabytes()
+        libc.malloc_trim(0)
+        print(
+            f"step {state.global_step}: {before:.1f} MiB resident, {resident_megabytes():.1f} once free memory is "
+            f"given back; malloc holds {(c.in_use + c.mapped) / 2**20:.1f} MiB, Python {sys.getallocatedblocks():,} "
+            f"objects; the log is {size_of_log(state.log_history) / 2**20:.2f} MiB, the solver's tables "
+            f"{size_of_tables() / 2**20:.2f} MiB",
+            flush=True,
+        )
 
 
 class Recorder(TrainerCallback):
@@ -57,7 +117,7 @@ class Recorder(TrainerCallback):
         self.megabytes.append(resident_megabytes())
 
 
-def train(arm: str, steps: int) -> dict[str, Any]:
+def train(arm: str, steps: int, *callbacks: TrainerCallback) -> dict[str, Any]:
     """What one arm's run was like."""
     case, own, recorder = tiny_case(), ARMS[arm], Recorder()
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +147,7 @@ def train(arm: str, steps: int) -> dict[str, Any]:
             reward_funcs=case["reward"],
             args=config_class(**config, **(own or {})),
             train_dataset=case["dataset"],
-            callbacks=[recorder],
+            callbacks=[recorder, *callbacks],
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
@@ -149,10 +209,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=2000, help="of each arm")
     parser.add_argument("--prompts", type=int, default=1_000_000, help="whose state is written and read")
+    parser.add_argument("--memory", choices=ARMS, metavar="ARM", help=f"what its memory is made of: {', '.join(ARMS)}")
+    parser.add_argument("--drop-log", action="store_true", help="with --memory: keep no log")
     options = parser.parse_args()
     if options.steps < 4:
         parser.error(f"--steps {options.steps} must be at least 4: the first and the last are compared")
     transformers.logging.set_verbosity_error()
+    if options.memory:
+        train(options.memory, options.steps, MemoryPrinter(options.drop_log))
+        return
     machine = describe_machine()
     state = alone(state_of, options.prompts)
     arms = {arm: alone(train, arm, options.steps) for arm in ARMS}
