@@ -93,7 +93,7 @@ def checkpoint_to_resume(
     chosen = words.get(wanted.lower(), wanted) if isinstance(wanted, str) else wanted
     if chosen is None or chosen is False:
         return None
-    folders = _newest_first(output_dir)
+    folders = checkpoints_in(output_dir)
     complete = next((folder for folder in folders if is_complete(folder)), None)
     if chosen is True:
         if complete is None:
@@ -120,7 +120,8 @@ def _names(folders: list[Path]) -> str:
     return ", ".join(folder.name for folder in folders)
 
 
-def _newest_first(output_dir: str | os.PathLike[str]) -> list[Path]:
+def checkpoints_in(output_dir: str | os.PathLike[str]) -> list[Path]:
+    """The checkpoints of a run, the newest first, whether complete or not."""
     found = []
     for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         number = folder.name.rpartition("-")[2]

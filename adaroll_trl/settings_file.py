@@ -7,6 +7,7 @@ dicts as they are, changes such dicts in place, and fails on a value that JSON d
 
 from __future__ import annotations
 
+import math
 import numbers
 import re
 from collections.abc import Iterable, Mapping
@@ -18,8 +19,14 @@ from typing import Any
 from .files import write_json
 
 SETTINGS_FILE = "training_args.json"
-_SECRET = re.compile(r".*(token|key|password|passwd|secret|credential|authorization)s?", re.IGNORECASE | re.DOTALL)
-_USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
+_SECRET = re.compile(
+    r".*(token|key|key_?id|password|passwd|passphrase|secret|credential|authorization|bearer|cookie)s?[\W_\d]*"
+    r"|(.*[\W_])?(auth|pass|pwd|pw)[\W_\d]*",
+    re.IGNORECASE | re.DOTALL,
+)
+_URL = re.compile(r"(?<=://)(?:\S*@)?([^\s?#]*)(?:[?#]\S*)?")  # user and password, what may stay, query and fragment
+_ASSIGNED = re.compile(r"([\w-]+)(\s*[=:]\s*)([^\s,;&]+)")
+_TOKEN = re.compile(r"\bhf_\w{8,}|(?<=\bBearer )\S+")
 _NAMED_BY_TEXT = (("torch", "dtype"), ("torch", "device"))  # by name: the report does without torch
 _DEEPEST = 20  # levels of lists and dicts in a value; a list may hold itself
 
@@ -48,22 +55,27 @@ def plain(value: Any, depth: int = 0) -> Any:
     """A value as JSON has it, without secrets.
 
     Of an enum's member its value, of a function or class its path, of what has a `to_dict` that, of other objects the
-    class's name. Entries of dicts whose name ends in token, key, password, secret, credentials or authorization are
-    left out, and so are user and password in a URL. What is nested more than 20 levels deep becomes "...".
+    class's name. Entries of dicts whose name says that they are secret (`is_secret`) are left out, and so are, within
+    a text, values of such names, user, password and query of a URL, and tokens of the Hub. What is nested more than 20
+    levels deep becomes "...".
 
-    >>> plain({"model_init_kwargs": {"token": "hf_...", "device_map": None}, "url": "http://me:1234@host:8000"})
-    {'model_init_kwargs': {'device_map': None}, 'url': 'http://host:8000'}
+    >>> plain({"model_init_kwargs": {"token": "hf_...", "device_map": None}, "url": "http://me:12@34@host:8000/?key=5"})
+    {'model_init_kwargs': {'device_map': None}, 'url': 'http://host:8000/'}
+    >>> plain("betas=0.9,api_token=1234")
+    'betas=0.9,api_token=...'
     """
     if depth > _DEEPEST:
         return "..."
     if isinstance(value, Enum):
         return plain(value.value, depth + 1)
     if isinstance(value, str):
-        return _USER_IN_URL.sub("", value)
+        return _without_secrets(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, numbers.Real):  # numpy's too
-        return int(value) if isinstance(value, numbers.Integral) else float(value)
+        if isinstance(value, numbers.Integral):
+            return int(value)
+        return float(value) if math.isfinite(value) else str(float(value))
     if isinstance(value, Mapping):
         return {str(name): plain(one, depth + 1) for name, one in value.items() if not is_secret(str(name))}
     if isinstance(value, list | tuple | set | frozenset):
@@ -75,6 +87,11 @@ def plain(value: Any, depth: int = 0) -> Any:
     return plain(value.to_dict(), depth + 1) if hasattr(value, "to_dict") else type(value).__name__
 
 
+def _without_secrets(text: str) -> str:
+    text = _TOKEN.sub("...", _URL.sub(r"\1", text))
+    return _ASSIGNED.sub(lambda pair: f"{pair[1]}{pair[2]}..." if is_secret(pair[1]) else pair[0], text)
+
+
 def _ordered(values: Iterable[Any]) -> Iterable[Any]:
     """A set in an order that is the same in every run."""
     return sorted(values, key=str) if isinstance(values, set | frozenset) else values
@@ -83,7 +100,10 @@ def _ordered(values: Iterable[Any]) -> Iterable[Any]:
 def is_secret(name: str) -> bool:
     """Whether a setting of that name may hold a secret.
 
-    >>> [is_secret(name) for name in ("hub_token", "api_key", "max_tokens_per_batch")]
-    [True, True, False]
+    That is one that ends in token, key, password, passphrase, secret, credentials, authorization, bearer, cookie,
+    auth, pass or pwd, in any case, before any digits.
+
+    >>> [is_secret(name) for name in ("hub_token", "aws_access_key_id", "Auth", "max_tokens_per_batch", "bypass")]
+    [True, True, True, False, False]
     """
     return _SECRET.fullmatch(name) is not None

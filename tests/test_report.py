@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 import tracemalloc
 from dataclasses import fields
 from html.parser import HTMLParser
@@ -189,6 +190,40 @@ def test_a_batch_that_several_logging_steps_show_counts_once(tmp_path):
     assert (len(found.batches), found.repeated) == (2, 2)
 
 
+SPACED = {"steps_per_generation": 4, "num_iterations": 1, "gradient_accumulation_steps": 2}
+
+
+@pytest.mark.parametrize(
+    ("every", "settings", "told"),
+    [(1, {"logging_steps": 4}, False), (4, {}, True), (4, SPACED, True), (2, SPACED, False)],
+)
+def test_batches_between_tables_are_told_of_by_the_tables_themselves(tmp_path, every, settings, told):
+    """A resumed run keeps the old `logging_steps` whatever its settings say; a batch may be as long as the gap."""
+    for place in range(1, 4):
+        write_table(tmp_path, place * every, [("a", place % 3, 4)])
+    (tmp_path / "training_args.json").write_text(json.dumps(settings))
+    (run,) = load_runs([tmp_path])
+    assert any(f"at every {every}th step" in note for note in run.notes) == told
+
+
+def test_settings_that_changed_under_way_are_told(adaptive):
+    """A run resumed with other settings, or another run in the folder of the first."""
+    for step, group in ((4, 3), (8, 4), (12, 4)):
+        checkpoint = adaptive / f"checkpoint-{step}"
+        checkpoint.mkdir()
+        content = {"num_generations": group, "logging_dir": str(step), "utility": "mixed"}
+        (checkpoint / "training_args.json").write_text(json.dumps(content))
+    (adaptive / "training_args.json").write_text('{"num_generations": 4, "utility": "mixed"}')
+    (note,) = (note for note in read_run(adaptive).notes if "changed" in note)
+    assert note.startswith("The settings changed after checkpoint-4: num_generations 3 -> 4. The newest hold")
+
+
+def test_a_table_of_a_step_that_no_run_has(adaptive):
+    table = adaptive / "completions" / "completions_00004.parquet"
+    shutil.copy(table, table.with_name(f"completions_{'9' * 20}.parquet"))
+    assert len(read_run(adaptive).completions) == 12
+
+
 def test_groups_of_a_plain_run_are_runs_of_one_prompt(tmp_path):
     write_table(tmp_path, 1, [("a", 4, 4), ("a", 0, 4), ("b", 1, 4)], adaptive=False)
     run = read_run(tmp_path)
@@ -247,13 +282,12 @@ FORGED: dict[str, tuple[str | bytes, str]] = {
     "no group": ('{"num_generations": true}', "num_generations=True was left out"),
     "a negative group": ('{"num_generations": -4}', "num_generations=-4 was left out"),
     "a threshold of text": ('{"success_threshold": "<script>"}', "success_threshold='<script>' was left out"),
-    "a threshold that is none": ('{"success_threshold": NaN}', "success_threshold=nan was left out"),
+    "a threshold that is none": ('{"success_threshold": NaN}', "success_threshold='nan' was left out"),
     "weights of text": (
         '{"reward_weights": [1, "b"]}',
         "reward_weights=[1, 'b'] was left out, since it must be a list",
     ),
     "a reward by list": ('{"success_reward": ["right"]}', "success_reward=['right'] was left out"),
-    "logging by dict": ('{"logging_steps": {}}', "logging_steps={} was left out"),
     "a utility": ('{"utility": [[]]}', "utility=[[]] was left out"),
 }
 

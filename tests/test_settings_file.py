@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 from collections.abc import Callable
 from enum import Enum
@@ -71,6 +72,14 @@ class Kind(Enum):
         (Path("a") / "b", os.path.join("a", "b")),
         ({2, 1}, [1, 2]),
         (object(), "object"),
+        (math.nan, "nan"),
+        ("http://me:p@ss@host:8000/v1?api_key=1#2, and http://host", "http://host:8000/v1 and http://host"),
+        ("betas=0.9,api_token=1 password: 2", "betas=0.9,api_token=... password: ..."),
+        (["hf_abcdefgh", "Bearer abc"], ["...", "Bearer ..."]),
+        (
+            {"auth": 1, "aws_access_key_id": 2, "key_1": 3, "api_key ": 4, "author": 5, "compass": 6},
+            {"author": 5, "compass": 6},
+        ),
         (
             [{"API_KEY": 1, "Authorization": 2, "max_tokens_per_batch": 3, 4: None}],
             [{"max_tokens_per_batch": 3, "4": None}],
@@ -108,6 +117,20 @@ def test_the_callback_writes_on_the_main_process_into_folder_and_checkpoint_and_
     callback.on_save(args, STATE, control)
     assert written(tmp_path / "checkpoint-2") == written(tmp_path)
     assert [path.name for path in (tmp_path / "checkpoint-2").iterdir()] == ["training_args.json"]
+
+
+def test_a_new_run_in_the_folder_of_another_is_told(tmp_path, recwarn):
+    args = config(tmp_path)
+    recwarn.clear()
+    SettingsCallback().on_train_begin(args, SimpleNamespace(global_step=0), object())
+    assert not recwarn, "its own settings file is none"
+    (tmp_path / "checkpoint-4").mkdir()
+    (tmp_path / "completions").mkdir()
+    (tmp_path / "completions" / "completions_00001.parquet").touch()
+    SettingsCallback().on_train_begin(args, SimpleNamespace(global_step=4), object())
+    assert not recwarn, "it is resumed"
+    with pytest.warns(UserWarning, match="has 1 checkpoints and 1 completions tables of an earlier run"):
+        SettingsCallback().on_train_begin(args, SimpleNamespace(global_step=0), object())
 
 
 def test_our_trainer_brings_it_with_the_options_of_a_plain_config(build):

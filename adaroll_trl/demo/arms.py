@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -138,6 +139,7 @@ def run_arm(
         lambda policy: evaluate(policy, tokenizer, problems, settings),
         settings.evaluation_steps if problems.held_out else set(),
     )
+    shutil.rmtree(settings.output_dir / arm / "completions", ignore_errors=True)  # an earlier demo's
     try:
         trainer = trainer_class(arm)(
             args=trainer_config(arm, settings),

@@ -10,7 +10,7 @@ from pathlib import Path
 from .page import write_report
 from .run import load_runs
 
-DEFAULT_OUTPUT = "report.html"
+DEFAULT_OUTPUTS = ("report.html", "compare.html")  # of one run, of two
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -26,7 +26,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output",
         type=Path,
-        help=f"the page (default: {DEFAULT_OUTPUT} in RUN_DIR); pictures go to a folder beside it",
+        help="the page (default: {} in RUN_DIR, of two runs {}); pictures go to a folder beside it".format(
+            *DEFAULT_OUTPUTS
+        ),
     )
     return parser
 
@@ -37,9 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folders = [options.run_dir, *([options.other] if options.other is not None else [])]
     try:
         runs = load_runs(folders)
-        output = options.output or options.run_dir / DEFAULT_OUTPUT
+        default = DEFAULT_OUTPUTS[len(runs) - 1]
+        output = options.output or options.run_dir / default
         if output.is_dir():
-            raise ValueError(f"--output {output} is a folder. Name a file, such as {output / DEFAULT_OUTPUT}.")
+            raise ValueError(f"--output {output} is a folder. Name a file, such as {output / default}.")
         output.parent.mkdir(parents=True, exist_ok=True)
         folder = write_report(runs, output)
     except (ValueError, OSError, ImportError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from numpy.typing import NDArray
 
 from ..settings_file import SETTINGS_FILE
 from ..values import is_number
-from .settings import MOST_BYTES, settings_of
+from .settings import MOST_BYTES, changed_settings, settings_of
 
 LOG_FILE = "trainer_state.json"
 STATE_FILE = "adaroll_state.json"  # as in `adaroll_trl.checkpoint`
-_TABLE = re.compile(r"completions_(\d+)\.parquet")
+_TABLE = re.compile(r"completions_(\d{1,12})\.parquet")
 _MOST_BYTES_OF_A_LOG = 2**30  # a hundred thousand steps have half of it
 _NO_SETTINGS = (
     f"Settings: neither folder nor checkpoints have {SETTINGS_FILE} (the pickle training_args.bin is not read). "
@@ -27,8 +28,8 @@ _NO_SETTINGS = (
     "adaroll_trl.callbacks."
 )
 _LOOKED_FOR = (
-    f"{LOG_FILE} (there or in a checkpoint-<step> folder) or completions/completions_<step>.parquet "
-    "(which `log_completions=True` writes)"
+    f"{LOG_FILE} (there or in a checkpoint-<step> folder; `trainer.save_state()` writes it) or "
+    "completions/completions_<step>.parquet (which `log_completions=True` writes)"
 )
 
 FloatArray = NDArray[np.float64]
@@ -106,14 +107,28 @@ def read_run(folder: Path, name: str | None = None) -> RunFiles:
         history = newest.get("log_history")
         run.history = [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
     _check_is_run(run, bool(logs))
-    for place in (folder, *checkpoints):
-        if not run.settings and (content := _read_json(place / SETTINGS_FILE, run.notes, MOST_BYTES)):
-            run.settings = settings_of(content, _place(place / SETTINGS_FILE), run.notes)
-    if not run.settings:
-        run.notes.append(_NO_SETTINGS)
+    _read_settings(run, (folder, *checkpoints))
     for place in (*checkpoints, folder):
         run.state = run.state or _read_json(place / STATE_FILE, run.notes)
     return run
+
+
+def _read_settings(run: RunFiles, places: Sequence[Path]) -> None:
+    """The newest settings hold for the page; a note says since when, and what was different before."""
+    for place in places:
+        content = _read_json(place / SETTINGS_FILE, run.notes, MOST_BYTES)
+        found = settings_of(content, _place(place / SETTINGS_FILE), run.notes) if content else {}
+        if not run.settings:
+            run.settings = found
+        elif found and (changes := changed_settings(found, run.settings)):
+            run.notes.append(
+                f"The settings changed after {place.name}: {changes}. The newest hold for the whole page. Either the "
+                "run was resumed with other settings, or another run was begun in the same folder, whose tables and "
+                "log are then mixed with what the first one left."
+            )
+            break
+    if not run.settings:
+        run.notes.append(_NO_SETTINGS)
 
 
 def _global_step(log: dict[str, Any]) -> float:

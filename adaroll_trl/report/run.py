@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from ..plots import moving_average
 from ..simulation.pass_counts import PassCounts
 from .completions import Completions, read_tables
-from .files import RunFiles, read_run
+from .files import RunFiles, read_run, step_of
 
 FloatArray = NDArray[np.float64]
 
@@ -93,13 +94,30 @@ class Run:
             found.append(
                 f"{self.completions.repeated:,} tables repeat the batch of the one before; each batch counts once."
             )
-        every = self.files.settings.get("logging_steps")
-        if self.completions.batches and isinstance(every, int | float) and every > 1:
+        every = self._steps_between_tables()
+        if every > self._steps_of_a_batch():
             found.append(
-                f"The completions are those of the newest batch at every {every:g}th step (logging_steps): batches in "
+                f"The completions are those of the newest batch at every {every}th step (logging_steps): batches in "
                 "between are in the curves, not in what is said of single prompts."
             )
         return found
+
+    def _steps_between_tables(self) -> int:
+        """Usually; 0 where there are not two."""
+        steps = np.array([step_of(path) for path in self.files.completions], dtype=np.int64)
+        return int(np.median(np.diff(steps))) if steps.size > 1 else 0
+
+    def _steps_of_a_batch(self) -> int:
+        """As the settings have it; 1 where they do not tell."""
+        names = ("steps_per_generation", "num_iterations", "gradient_accumulation_steps")
+        parts, iterations, accumulated = (self.files.settings.get(name) for name in names)
+        if not (_is_count(parts) and _is_count(iterations) and _is_count(accumulated)):
+            return 1
+        return max(1, parts * iterations // accumulated)
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and value > 0
 
 
 def load_runs(folders: list[Path]) -> list[Run]:

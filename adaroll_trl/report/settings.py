@@ -74,7 +74,6 @@ def _is_group_size(value: Any) -> bool:
 # What the report computes with: how it is told from what no trainer had, and in words. None is never used.
 _USED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "num_generations": (_is_group_size, f"an integer from 1 to {_LARGEST_GROUP:,}"),
-    "logging_steps": (is_number, "a number"),
     "success_threshold": (is_number, "a number"),
     "success_reward": (lambda value: isinstance(value, str), "a name"),
     "reward_weights": (_is_reward_weights, "a list of numbers"),
@@ -101,6 +100,12 @@ def settings_of(content: Mapping[str, Any], name: str, notes: list[str]) -> dict
             del settings[key]
             notes.append(f"{name}: {key}={_short(value)} was left out, since it must be {words}.")
     return settings
+
+
+def changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """In words, those of the settings that say what was done in which two files differ; "" for none."""
+    names = [name for name in (*MAIN_SETTINGS, *ALLOCATION_SETTINGS) if before.get(name) != after.get(name)]
+    return ", ".join(f"{name} {_short(before.get(name))} -> {_short(after.get(name))}" for name in names)
 
 
 def _short(value: Any) -> str:
