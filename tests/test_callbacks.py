@@ -317,8 +317,20 @@ def test_rounds_that_cost_more_than_they_bring(fixed, advised):
     assert len(found) == advised
     if advised:
         assert "4 rounds make a batch about 1.70 times as long" in found[0]
-        assert "its utility is 1.20 times that of equal groups" in found[0]
+        assert "its utility is 1.20 times what beliefs expect of equal groups" in found[0]
         assert "Lower `rounds`" in found[0]
+
+
+def test_nothing_is_said_of_time_while_beliefs_disagree_with_outcomes():
+    now = [0.0]
+    callback = AdviceCallback()
+    callback._costs = RoundCosts(lambda: now[0])
+    for _ in range(20):
+        run_rounds(callback._costs, now, [64, 12, 20, 32], fixed=5.0, per_rollout=0.05)
+    wrong = {"adaroll/calibration/predicted": 0.5, "adaroll/calibration/realised": 0.2}
+    (found,) = advice_after(30, callback=callback, **wrong)
+    assert found.startswith("The prior disagrees with outcomes")
+    assert advice_after(30, callback=callback)[0].startswith("The rounds cost more time")
 
 
 def test_advice_in_a_real_run(build):

@@ -36,7 +36,8 @@ class AdviceCallback(AllocationCallback):
     - **Threshold**: every prompt's rollouts are all failures (or all successes) while rewards differ. With no success
       among 200 prompts of two rollouts each, the success rate is below 0.75 % with 95 % confidence (rule of three).
     - **Time**: the rounds slow a batch down by more than a factor of 1.1 above what they raise its utility by, see
-      `RoundCosts`. The margin is twice the standard error of a ratio of utilities over 200 prompts.
+      `RoundCosts`. The margin is twice the standard error of a ratio of utilities over 200 prompts. What equal
+      groups would be worth is what beliefs expect, so nothing is said of time while these disagree with outcomes.
     - **Calibration**: the expected calibration error of carried beliefs is above 0.1, as in docs/metrics.md; or
       realised and predicted success rates of first rounds are 0.2 apart, six standard errors.
     - **One prompt**: a batch's largest group takes, on average, more than a quarter of its rollouts and more than 4
@@ -94,9 +95,11 @@ class AdviceCallback(AllocationCallback):
             yield "threshold", threshold  # and nothing else: the rest would be its consequences
             return
         yield from self._signal()
-        yield from self._calibration(args)
         yield from self._one_prompt(args)
-        yield from self._time()
+        if miscalibrated := list(self._calibration(args)):
+            yield from miscalibrated
+        else:  # what rounds bring is told from beliefs: from wrong ones nothing follows
+            yield from self._time()
 
     def _threshold(self, args: Any) -> str | None:
         wrong, right = self._mean("adaroll/frac_prompts_all_wrong"), self._mean("adaroll/frac_prompts_all_correct")
@@ -192,8 +195,8 @@ class AdviceCallback(AllocationCallback):
                 "time",
                 f"The rounds cost more time than they bring: {cost.rounds:.0f} rounds make a batch about "
                 f"{cost.slowdown:.2f} times as long as one round would ({cost.fixed:.3g} s for a round of any "
-                f"size, {cost.period:.3g} s for a batch with its training), and its utility is {gain:.2f} times that "
-                "of equal groups. Lower `rounds`, or make generation batches larger "
+                f"size, {cost.period:.3g} s for a batch with its training), and its utility is {gain:.2f} times what "
+                "beliefs expect of equal groups. Lower `rounds`, or make generation batches larger "
                 "(`steps_per_generation`), so that more rollouts share a round's fixed cost.",
             )
 
