@@ -330,6 +330,7 @@ def test_nothing_is_said_of_time_while_beliefs_disagree_with_outcomes():
     wrong = {"adaroll/calibration/predicted": 0.5, "adaroll/calibration/realised": 0.2}
     (found,) = advice_after(30, callback=callback, **wrong)
     assert found.startswith("The prior disagrees with outcomes")
+    callback.on_train_begin(ARGS, SimpleNamespace(global_step=0), None)
     assert advice_after(30, callback=callback)[0].startswith("The rounds cost more time")
 
 
