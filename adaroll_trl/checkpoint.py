@@ -14,12 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-
 from .files import write_json
-
-STATE_FILE = "adaroll_state.json"
+from .run_folder import LOG_FILE, STATE_FILE, checkpoints_in
 
 
 def save_state(folder: str, state: dict[str, Any]) -> None:
@@ -28,7 +24,7 @@ def save_state(folder: str, state: dict[str, Any]) -> None:
     A folder of that name from an earlier attempt counts as incomplete from here on, until it is written in full.
     """
     with suppress(FileNotFoundError):
-        os.unlink(os.path.join(folder, TRAINER_STATE_NAME))
+        os.unlink(os.path.join(folder, LOG_FILE))
     write_json(os.path.join(folder, STATE_FILE), state)
 
 
@@ -69,7 +65,7 @@ def naming_state_file(folder: str) -> Iterator[None]:
 def is_complete(folder: str | os.PathLike[str]) -> bool:
     """Whether a checkpoint was saved to its end."""
     try:
-        return isinstance(json.loads((Path(folder) / TRAINER_STATE_NAME).read_text(encoding="utf-8")), dict)
+        return isinstance(json.loads((Path(folder) / LOG_FILE).read_text(encoding="utf-8")), dict)
     except (OSError, ValueError, RecursionError):
         return False
 
@@ -110,7 +106,7 @@ def checkpoint_to_resume(
     if not is_complete(chosen):
         instead = f" The newest complete one is {complete}." if complete else ""
         raise ValueError(
-            f"resume_from_checkpoint={wanted!r} is not complete: {TRAINER_STATE_NAME}, which is written last, is "
+            f"resume_from_checkpoint={wanted!r} is not complete: {LOG_FILE}, which is written last, is "
             f"missing or cut short, so the run ended while this checkpoint was being saved.{instead}"
         )
     return str(chosen)
@@ -118,13 +114,3 @@ def checkpoint_to_resume(
 
 def _names(folders: list[Path]) -> str:
     return ", ".join(folder.name for folder in folders)
-
-
-def checkpoints_in(output_dir: str | os.PathLike[str]) -> list[Path]:
-    """The checkpoints of a run, the newest first, whether complete or not."""
-    found = []
-    for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
-        number = folder.name.rpartition("-")[2]
-        if number.isdecimal() and folder.is_dir():
-            found.append((int(number), folder))
-    return [folder for _, folder in sorted(found, reverse=True)]

@@ -10,9 +10,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-
-from .checkpoint import STATE_FILE, checkpoint_to_resume, load_state, naming_state_file, save_state
+from .checkpoint import checkpoint_to_resume, load_state, naming_state_file, save_state
+from .run_folder import CHECKPOINT_PREFIX, STATE_FILE
 
 if TYPE_CHECKING:
     from typing import Any as _Base
@@ -54,7 +53,7 @@ class ResumingMixin(_Base):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self.args.should_save:
-            name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            name = f"{CHECKPOINT_PREFIX}{self.state.global_step}"
             save_state(os.path.join(self._get_output_dir(trial=trial), name), self._state_to_save())
         super()._save_checkpoint(model, trial)
 

@@ -36,7 +36,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
 from adaroll_trl.beliefs import Beliefs
-from adaroll_trl.checkpoint import STATE_FILE, load_state, save_state
+from adaroll_trl.checkpoint import load_state, save_state
+from adaroll_trl.run_folder import STATE_FILE
 from adaroll_trl.solver.index import IndexTable
 from adaroll_trl.solver.round_tables import RoundTables
 

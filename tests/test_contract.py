@@ -17,10 +17,13 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
 from adaroll_trl import AdaRollGRPOTrainer
 from adaroll_trl.checks import warn_if_trl_changed
+from adaroll_trl.run_folder import CHECKPOINT_PREFIX, LOG_FILE
 from tests.compatibility import BUDGET, adaptive, check_run, number_in, parity
 from tests.environments import TOOLS, Adder, ScriptedModel, build_tool_model_dir, check_tool_rows, echoing_rollout
 from tests.tiny import (
@@ -68,6 +71,10 @@ def test_signatures_are_those_a_round_calls():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_if_trl_changed()
+
+
+def test_the_names_in_a_runs_folder_are_those_of_transformers():
+    assert (TRAINER_STATE_NAME, f"{PREFIX_CHECKPOINT_DIR}-") == (LOG_FILE, CHECKPOINT_PREFIX)
 
 
 def test_importing_with_a_newer_trl_that_differs_warns():

@@ -442,7 +442,8 @@ def test_the_newest_complete_checkpoint_is_taken_and_what_is_not_complete_is_nam
     with pytest.raises(ValueError, match="has no checkpoint"):
         choose(True)
     (tmp_path / "checkpoint-10").mkdir()
-    (tmp_path / "checkpoint-old").mkdir()
+    for name in ("checkpoint-old", "checkpoint-²"):
+        complete(tmp_path / name)
     with pytest.raises(ValueError, match="no complete checkpoint: the run ended while checkpoint-10 was being saved"):
         choose(True)
     nine, two = complete(tmp_path / "checkpoint-9"), complete(tmp_path / "checkpoint-2")

@@ -24,6 +24,7 @@ from adaroll_trl.report.files import read_run
 from adaroll_trl.report.run import load_runs
 from adaroll_trl.report.settings import ALLOCATION_SETTINGS
 from adaroll_trl.report.tables import plain_text, prompt_tables, settings_tables, shorten
+from adaroll_trl.run_folder import checkpoints_in
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
@@ -489,6 +490,14 @@ def test_the_newest_log_of_folder_and_checkpoints_is_taken(adaptive):
     write_log(adaptive / "checkpoint-30", entries)
     write_log(adaptive / "checkpoint-9", entries[:9])
     assert len(read_run(adaptive).history) == 30
+
+
+@pytest.mark.parametrize("name", ["checkpoint-²", "checkpoint-٣", "checkpoint--1", "checkpoint-best", "checkpoint-"])
+def test_a_folder_that_the_trainer_did_not_name_is_no_checkpoint(adaptive, name):
+    write_log(adaptive / name, [{"step": step, "reward": 0.1} for step in range(1, 31)])
+    write_log(adaptive / "checkpoint-9", [{"step": step, "reward": 0.1} for step in range(1, 21)])
+    assert [path.name for path in checkpoints_in(adaptive)] == ["checkpoint-9"]
+    assert len(read_run(adaptive).history) == 20
 
 
 def test_an_evaluation_in_place_of_a_batch_is_left_out(adaptive):

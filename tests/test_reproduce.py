@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -215,6 +216,7 @@ def test_the_commands_of_a_real_cell(tmp_path):
         checkpoint.mkdir(parents=True)
         if whole:
             (checkpoint / "trainer_state.json").write_text("{}")
+    shutil.copytree(cell.folder / "train" / "checkpoint-100", cell.folder / "train" / "checkpoint-best")
     runner = SubprocessRunner(tmp_path / "root", launch=f"env LAUNCHED=yes '{sys.executable}'")
     assert run_cell(cell, runner) is None
     printed = [line for line in cell.log.read_text().splitlines() if not line.startswith("$")]

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..checkpoint import checkpoints_in
 from ..config import AdaRollOptions
+from ..run_folder import CHECKPOINT_PREFIX, checkpoints_in
 from ..settings_file import save_settings
 
 
@@ -35,7 +34,7 @@ class SettingsCallback(TrainerCallback):
         self._save(args, Path(args.output_dir))
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        folder = Path(args.output_dir) / f"{CHECKPOINT_PREFIX}{state.global_step}"
         if folder.is_dir():  # a search of hyperparameters saves elsewhere
             self._save(args, folder)
 

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..run_folder import CHECKPOINT_PREFIX, LOG_FILE, STATE_FILE, checkpoints_in
 from ..settings_file import SETTINGS_FILE
 from ..values import is_number
 from .settings import MOST_BYTES, changed_settings, settings_of
 
-LOG_FILE = "trainer_state.json"
-STATE_FILE = "adaroll_state.json"  # as in `adaroll_trl.checkpoint`
 _TABLE = re.compile(r"completions_(\d{1,12})\.parquet")
 _MOST_BYTES_OF_A_LOG = 2**30  # a hundred thousand steps have half of it
 _NO_SETTINGS = (
@@ -95,7 +94,7 @@ def read_run(folder: Path, name: str | None = None) -> RunFiles:
         kind = "is a file" if folder.exists() else "is not there"
         raise ValueError(f"{folder} {kind}. A report needs the output_dir of a run, with {_LOOKED_FOR}.")
     run = RunFiles(folder, name or folder.resolve().name)
-    checkpoints = _checkpoints(folder)
+    checkpoints = checkpoints_in(folder)
     run.completions = sorted(
         (path for path in (folder / "completions").glob("*.parquet") if _TABLE.fullmatch(path.name)), key=step_of
     )
@@ -136,12 +135,6 @@ def _global_step(log: dict[str, Any]) -> float:
     return float(step) if is_number(step) else 0.0
 
 
-def _checkpoints(folder: Path) -> list[Path]:
-    """Checkpoint folders, the newest first."""
-    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
-    return sorted(found, key=lambda path: -int(path.name.removeprefix("checkpoint-")))
-
-
 def _read_json(path: Path, notes: list[str], most_bytes: int = _MOST_BYTES_OF_A_LOG) -> dict[str, Any]:
     """A JSON object; empty where there is no such file, or none that can be read, which the notes then say."""
     if not path.is_file():
@@ -163,7 +156,7 @@ def _read_json(path: Path, notes: list[str], most_bytes: int = _MOST_BYTES_OF_A_
 
 def _place(path: Path) -> str:
     """A file's name, with its checkpoint's."""
-    return f"{path.parent.name}/{path.name}" if path.parent.name.startswith("checkpoint-") else path.name
+    return f"{path.parent.name}/{path.name}" if path.parent.name.startswith(CHECKPOINT_PREFIX) else path.name
 
 
 def _check_is_run(run: RunFiles, has_log: bool) -> None:

@@ -14,6 +14,7 @@ import yaml
 
 from ..evaluation.store import RESULTS
 from ..files import write_json
+from ..run_folder import LOG_FILE, checkpoints_in
 from .paper import DATASETS, METHODS, TABLES, Method
 
 State = Literal["to do", "begun", "trained", "done", "other settings"]
@@ -135,8 +136,7 @@ class Cell:
 
     def last_checkpoint(self) -> Path | None:
         """The newest whole checkpoint of an interrupted training, or None. The trainer's state is written last."""
-        whole = [path.parent for path in (self.folder / "train").glob("checkpoint-*/trainer_state.json")]
-        return max(whole, key=lambda path: int(path.name.rsplit("-", 1)[1]), default=None)
+        return next((path for path in checkpoints_in(self.folder / "train") if (path / LOG_FILE).exists()), None)
 
     def _note(self, name: str) -> None:
         write_json(self.folder / name, {"digest": self.digest, "settings": self.settings}, indent=1)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from ..evaluation.command import make_console
+from ..run_folder import checkpoint_step
 from .cells import Cell, EvalOptions, Plan
 from .paper import DATASETS, METHODS, MODELS, TABLES
 from .runner import InProcessRunner, Runner, SubprocessRunner, run_cell
@@ -203,5 +204,5 @@ def _states(tables: dict[int, list[Cell]]) -> Iterator[str]:
     for number, cells in tables.items():
         for cell in cells:
             checkpoint = cell.last_checkpoint()
-            steps = "" if checkpoint is None else checkpoint.name.removeprefix("checkpoint-")
+            steps = "" if checkpoint is None else str(checkpoint_step(checkpoint))
             yield f"{number:<5}  {cell.state():<14}  {steps:>5}  {cell.name}"
