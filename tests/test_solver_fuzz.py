@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import warnings
 
 import numpy as np
@@ -10,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaroll_trl.solver import UTILITY_NAMES, lagrangian_bound, make_utility, plan_round, solve_index, solve_joint
+from adaroll_trl.solver import (
+    UTILITY_NAMES,
+    StreamPlanner,
+    lagrangian_bound,
+    make_utility,
+    plan_round,
+    solve_index,
+    solve_joint,
+)
 from adaroll_trl.solver.evaluation import sequential_value
 from adaroll_trl.solver.rounds import round_value
 
@@ -21,6 +30,9 @@ UTILITIES = st.one_of(
     st.builds(lambda k: make_utility("balanced", k=k), st.sampled_from([1e-3, 1.0, 5.0, 1e6])),
     st.builds(lambda kappa: make_utility("progress", kappa=kappa), st.sampled_from([1e-9, 0.5, 1e9])),
 )
+
+
+NOT_OF_A_STREAM = ("rollouts_left", "rounds_left", "multiple_of")
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +90,30 @@ def test_a_round_is_planned_within_its_bounds(batch, utility):
     assert np.maximum(batch["min_rollouts"] - ended, 0).sum() <= left
     value = round_value(**{name: value for name, value in batch.items() if name != "multiple_of"}, utility=utility)
     assert math.isfinite(value)
+
+
+@given(batch=rounds(), utility=UTILITIES, in_flight=st.integers(1, 8), seed=st.integers(0, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_a_stream_spends_its_budget_within_its_bounds(batch, utility, in_flight, seed):
+    rng = random.Random(seed)
+    budget, low, high = batch["rollouts_left"], batch["min_rollouts"], batch["max_rollouts"]
+    question = {name: value for name, value in batch.items() if name not in NOT_OF_A_STREAM}
+    planner = StreamPlanner(**question, budget=budget, in_flight=in_flight, utility=utility)
+    ended, pending = batch["rollouts"].copy(), list[int]()
+    for _ in range(budget):
+        if len(pending) == in_flight:
+            planner.record(pending.pop(rng.randrange(in_flight)), rng.choice([True, False, None]))
+        pending.append(planner.next_prompt())
+        ended[pending[-1]] += 1
+    for prompt in pending:
+        planner.record(prompt, rng.choice([True, False, None]))
+    assert ended.sum() == batch["rollouts"].sum() + budget
+    assert (ended >= low).all()
+    assert high is None or (ended <= high).all()
+    with pytest.raises(ValueError, match="more often than the budget"):
+        planner.next_prompt()
+    with pytest.raises(ValueError, match="has no rollout in flight"):
+        planner.record(0, True)
 
 
 @given(utility=UTILITIES, prior=st.tuples(BELIEFS, BELIEFS), most=st.integers(1, 24), data=st.data())
@@ -140,6 +176,13 @@ BAD = [
     (lambda v: lagrangian_bound(v, 4), "num_prompts"),
     (lambda v: lagrangian_bound(2, v), "budget"),
     (lambda v: lagrangian_bound(2, 4, prior=[[1.0, v], [1.0, 1.0]]), "prior"),
+    (lambda v: StreamPlanner([0, v], [0, 0], 4, 1), "successes"),
+    (lambda v: StreamPlanner([0, 0], [0, v], 4, 1), "failures"),
+    (lambda v: StreamPlanner([0, 0], [0, 0], v, 1), "budget"),
+    (lambda v: StreamPlanner([0, 0], [0, 0], 4, v), "in_flight"),
+    (lambda v: StreamPlanner([0, 0], [0, 0], 4, 1, prior_alpha=v), "prior_alpha"),
+    (lambda v: StreamPlanner([0, 0], [0, 0], 4, 1).record(v, True), "prompt"),
+    (lambda v: StreamPlanner([0, 0], [0, 0], 4, 1).record(0, v), "success"),
     (lambda v: sequential_value(v, 4), "num_prompts"),
     (lambda v: sequential_value(2, v), "budget"),
     (lambda v: make_utility("balanced", k=v), "k="),
@@ -153,6 +196,8 @@ def test_a_bad_number_is_named(place, value):
     call, name = BAD[place]
     if value is None and name in ("max_rollouts", "rollouts") and place in (6, 7):
         return  # it means no maximum
+    if value is None and name == "success":
+        value = 0.5  # None means no reward
     if value == 10**30 and name in ("prior", "prior_alpha", "k=", "kappa="):
         return  # large, and a number
     with pytest.raises(ValueError, match=name):

@@ -466,8 +466,15 @@ def test_misuse_is_told():
     planner = StreamPlanner([0, 0], [0, 0], budget=2, in_flight=1)
     with pytest.raises(ValueError, match="prompt=1 has no rollout in flight"):
         planner.record(1, True)
-    planner.next_prompt()
-    planner.next_prompt()
+    first, second = planner.next_prompt(), planner.next_prompt()
+    for success in (float("nan"), 2, 1.0, "x", np.array([True, False])):  # a reward is no success
+        with pytest.raises(ValueError, match="success=.* must be True or False, or None"):
+            planner.record(first, success)
+    for prompt in (0.0, "x", None):
+        with pytest.raises(ValueError, match="prompt=.* must be the whole number"):
+            planner.record(prompt, True)
+    planner.record(np.int64(first), np.bool_(True))  # what was refused has changed nothing
+    planner.record(second, None)
     with pytest.raises(ValueError, match="more often than the budget"):
         planner.next_prompt()
     with pytest.raises(ValueError, match="budget=3 is not enough: 2 prompts with min_rollouts=2"):

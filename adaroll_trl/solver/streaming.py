@@ -16,6 +16,7 @@ from .stream_kernels import PENDING, Stream, end_one, start_next
 _PRICES = 160
 _TABLE_BYTES = 64 * 2**20  # of stopping values that are kept at a time; beyond it, prices are tabulated again
 _FEWEST_SLOTS = 4  # what one decision looks at: the price, its neighbours, and the one `TIE_STEP` above
+_WHOLE, _BOOL = (int, np.integer), (bool, np.bool_)  # made once: `record` has microseconds
 
 
 class StreamPlanner:
@@ -76,14 +77,22 @@ class StreamPlanner:
         return int(start_next(self.stream))
 
     def record(self, prompt: int, success: bool | None) -> None:
-        """A rollout of `prompt` has ended; None: without a reward.
+        """A rollout of `prompt` has ended.
+
+        Args:
+            prompt (`int`): its number, 0 to n - 1.
+            success (`bool` or `None`): None for a rollout without a reward.
 
         Raises:
-            ValueError: if none of it is pending.
+            ValueError: if no rollout of it is pending, or `success` is anything else: a reward is no success.
         """
+        if not isinstance(prompt, _WHOLE):
+            raise ValueError(f"prompt={prompt!r} must be the whole number that next_prompt() gave.")
+        if not (success is None or isinstance(success, _BOOL)):
+            raise ValueError(f"success={success!r} must be True or False, or None for a rollout without a reward.")
         if not 0 <= prompt < len(self.stream.prompts) or self.stream.prompts[prompt, PENDING] == 0:
             raise ValueError(f"prompt={prompt!r} has no rollout in flight.")
-        end_one(self.stream, prompt, -1 if success is None else int(bool(success)))
+        end_one(self.stream, prompt, -1 if success is None else int(success))
 
 
 def make_stream(utility: Utility, size: int, alpha: NDArray[np.float64], beta: NDArray[np.float64]) -> Stream:
