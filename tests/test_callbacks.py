@@ -86,6 +86,15 @@ def test_a_run_tells_of_rounds_and_batches(build, monkeypatch):
     assert [values.tolist() for values in rollouts] == [batch.rollouts.tolist() for batch in follow.batches]
 
 
+def test_the_bar_shows_no_round_where_a_batch_is_one():
+    bar, progress, callback = Bar(), ProgressCallback(), RoundProgressCallback()
+    progress.training_bar = bar
+    for before, left in ((0, 1), (0, 2), (1, 1)):
+        batch: Any = SimpleNamespace(rounds=[None] * before, rounds_left=left)
+        callback.on_round_begin(None, None, None, batch=batch, callbacks=[progress])
+    assert bar.shown == ["round 1/2", "round 2/2"]
+
+
 def fake_reporters(sent: list[tuple[str, str, int, Any]]) -> list[Any]:
     """transformers' callbacks around stand-ins for the three libraries, which are not installed here."""
 

@@ -16,8 +16,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,7 @@ from packaging.version import Version
 from requests.adapters import HTTPAdapter
 from requests.exceptions import ConnectionError
 from transformers import AutoModelForCausalLM
+from transformers.generation.continuous_batching import ContinuousBatchingManager
 from trl import GRPOTrainer
 
 if Version(version("trl")) < Version("1.16"):
@@ -36,6 +40,9 @@ if Version(version("trl")) < Version("1.16"):
 
 from adaroll_trl import AdaRollGRPOTrainer
 from adaroll_trl.allocators import AllocationState
+from adaroll_trl.callbacks import AdviceCallback, AllocationCallback, round_costs
+from adaroll_trl.streaming import continuous
+from adaroll_trl.streaming.checks import check_streaming
 from adaroll_trl.streaming.engine import Engine
 from adaroll_trl.streaming.loop import Ledger, stream_rollouts
 from adaroll_trl.streaming.rollout import Rollout
@@ -253,6 +260,24 @@ def test_uniform_is_grpo(sent, model_dir, tmp_path, name, loss_type):
     assert_same(plain, ours)
 
 
+def test_callbacks_are_told_of_a_stream_as_of_one_round(make, sent):
+    told: list[tuple[str, int, int, int]] = []
+
+    class Follow(AllocationCallback):
+        def on_round_begin(self, args: Any, state: Any, control: Any, *, batch: Any, **kwargs: Any) -> None:
+            told.append(("round", len(batch.rounds), batch.rounds_left, batch.left))
+
+        def on_batch_end(self, args: Any, state: Any, control: Any, *, batch: Any, **kwargs: Any) -> None:
+            told.append(("batch", len(batch.rounds), batch.rounds_left, batch.left))
+
+    trainer = make(**COLOCATE, max_steps=24, steps_per_generation=2, trainer_kwargs={"callbacks": [Follow()]})
+    (advice,) = [one for one in trainer.callback_handler.callbacks if isinstance(one, AdviceCallback)]
+    trainer.train()
+    assert told == [("round", 0, 1, BUDGET), ("batch", 1, 0, 0)] * 12
+    assert len(advice._costs._rounds) == 12 - round_costs.IGNORED  # each is timed, and
+    assert advice._costs.estimate() is None  # of one round nothing is said
+
+
 def test_the_default_is_an_eighth_in_flight(make, sent):
     trainer = make(**COLOCATE, in_flight=None, max_steps=1)
     trainer.train()
@@ -377,29 +402,46 @@ def test_rewards_are_waited_for_where_nothing_is_known(make, sent):
 # Faults
 
 
-def generate_again(trainer: Any) -> None:
-    """The next call works: a whole batch, each row with its own answer."""
-    batch = next(iter(trainer.get_train_dataloader()))
-    trainer.model.train()
-    output = trainer._generate_and_score_completions(batch)
-    assert len(output["advantages"]) == BUDGET
-    if trainer.use_vllm:
-        check_output(output)
+STREAM_THREADS = ("adaroll-scorer", "adaroll-stream", "_run_generation_loop")  # ours, and continuous batching's
+
+
+def threads_of_streams() -> list[str]:
+    """Those that are left once what they were at has had time to end."""
+    end = time.monotonic() + 5
+    while names := [thread.name for thread in threading.enumerate() if any(map(thread.name.count, STREAM_THREADS))]:
+        if time.monotonic() > end:
+            return names
+        time.sleep(0.01)
+    return []
+
+
+def check_aftermath(trainer: Any) -> None:
+    """What must hold after a fault that has gone: engine empty, no thread left, and training works."""
+    assert not threads_of_streams()
+    if trainer.use_vllm and trainer.vllm_mode == "colocate":
+        assert not StandInLLM.last.llm_engine.running
+    source = getattr(trainer, "vllm_generation", None) or trainer.accelerator.unwrap_model(trainer.model)
+    assert not {"generate", "generate_batch"} & set(vars(source)), "something stayed replaced"
+    before = len(getattr(trainer, "recorded", []))
+    trainer.train()
+    assert trainer.state.global_step == trainer.args.max_steps
+    assert len(trainer.recorded) > before
+    for _, output in trainer.recorded[before:]:
+        assert len(output["advantages"]) == BUDGET
+        if trainer.use_vllm:
+            check_output(output)
 
 
 def test_a_reward_that_raises(make, backend):
     reward = Counted(fail_at=7)
-    trainer = make(reward=reward, **backend)
+    trainer = make(reward=reward, max_steps=1, **backend)
     with pytest.raises(ZeroDivisionError, match="the judge is out"):
         trainer.train()
     if trainer.use_vllm and trainer.vllm_mode == "colocate":
         engine = StandInLLM.last.llm_engine
         assert engine.aborted
-        assert not engine.running
     reward.fail_at = None
-    generate_again(trainer)
-    assert "generate" not in vars(getattr(trainer, "vllm_generation", trainer))  # nothing stays replaced
-    assert not [thread for thread in threading.enumerate() if thread.name == "adaroll-scorer" and thread.is_alive()]
+    check_aftermath(trainer)
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("EngineCore died"), KeyboardInterrupt()])
@@ -409,18 +451,86 @@ def test_an_engine_that_dies_and_an_interrupt(make, sent, failure):
     engine.fail_at, engine.failure = 6, failure
     with pytest.raises(type(failure)):
         trainer.train()
-    assert not engine.running
     engine.fail_at = None
-    generate_again(trainer)
+    check_aftermath(trainer)
 
 
 def test_a_lost_request_is_named(make, sent):
     trainer = make(**COLOCATE, in_flight=1)
     StandInLLM.last.llm_engine.lose_at = 5
-    with pytest.raises(RuntimeError, match="have not come back"):
+    with pytest.raises(RuntimeError, match=r"vLLM has no request left, but .* have not come back"):
         trainer.train()
     StandInLLM.last.llm_engine.lose_at = None
-    generate_again(trainer)
+    check_aftermath(trainer)
+
+
+def test_a_request_that_continuous_batching_loses_is_named(make, monkeypatch):
+    """Its manager lives on, and would be waited for without end."""
+    add, asked = ContinuousBatchingManager.add_request, list[str]()
+
+    def losing(manager: Any, ids: list[int], request_id: str, **options: Any) -> str | None:
+        asked.append(request_id)
+        return request_id if len(asked) == 5 else add(manager, ids, request_id=request_id, **options)
+
+    monkeypatch.setattr(ContinuousBatchingManager, "add_request", losing)
+    monkeypatch.setattr(continuous, "LOST", 0.5)
+    trainer = make(use_vllm=False, **CONTINUOUS, max_steps=1)
+    with pytest.raises(
+        RuntimeError, match=r"Continuous batching has no request left, but .* have not come back"
+    ) as told:
+        trainer.train()
+    assert asked[4] in str(told.value)
+    check_aftermath(trainer)
+
+
+class Manager:
+    """Stands for transformers' manager: alive, with a queue and a batch that are as they are set."""
+
+    def __init__(self) -> None:
+        self.input_queue: SimpleQueue[str] = SimpleQueue()
+        self.pending, self.current_batch = False, 0
+        self.batch_processor: Any = SimpleNamespace(has_pending_requests=lambda: self.pending)
+
+    def add_request(self, ids: list[int], request_id: str, **options: Any) -> str:
+        return request_id
+
+    def get_result(self, timeout: float) -> None:
+        time.sleep(0.01)
+
+    def is_running(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("state", ["nothing to do", "not scheduled", "hangs", "setting up", "works"])
+def test_how_long_continuous_batching_is_waited_for(monkeypatch, state):
+    manager = Manager()
+    monkeypatch.setattr(continuous, "_manager_of", lambda *args: nullcontext(manager))
+    monkeypatch.setattr(continuous, "LOST", 0.1)
+    monkeypatch.setattr(continuous, "STALLED", 0.3)
+    model = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=1))
+    engine = continuous.ContinuousBatching(model, {0: [5]}, {}, in_flight=1)
+    time.sleep(0.4)  # in which nothing was asked for
+    engine.submit("0-0", 0)
+    manager.pending = state in ("hangs", "works")
+    if state == "not scheduled":
+        manager.input_queue.put("0-0")
+    if state == "setting up":
+        manager.batch_processor = None
+    start = time.monotonic()
+
+    def poll() -> float:
+        while time.monotonic() < start + 1:
+            manager.current_batch += state == "works"
+            assert engine.poll(wait=True) == []
+        return time.monotonic() - start
+
+    if state == "works":
+        assert poll() >= 1
+        return
+    expected, most = ("no request left, but", 0.25) if state == "nothing to do" else ("no step for 0.3 seconds", 0.9)
+    with pytest.raises(RuntimeError, match=rf"Continuous batching has .*{expected}.*\['0-0'\] have not come back"):
+        poll()
+    assert time.monotonic() - start < most
 
 
 def test_a_server_that_refuses(make, server):
@@ -429,11 +539,11 @@ def test_a_server_that_refuses(make, server):
     with pytest.raises(Exception, match="Request failed: 404"):
         trainer.train()
     server.fail_from = None
-    generate_again(trainer)
+    check_aftermath(trainer)
 
 
-def test_a_server_that_dies(make, sent):
-    """Every process that waits for it hears of it, and a new server takes over."""
+def test_a_server_that_cannot_be_reached_any_more(make, sent):
+    """Its port refuses connections from the middle of a batch on, until the server is back."""
     with StandInServer(seconds=0.01) as server:
         trainer = make(**server_options(server), max_steps=1)
         client = trainer.vllm_generation.vllm_client
@@ -449,16 +559,21 @@ def test_a_server_that_dies(make, sent):
             trainer.train()
         client.base_url = server.url
         trainer.reward_funcs[0] = parity
-        generate_again(trainer)
+        check_aftermath(trainer)
 
 
 def test_log_extra_of_the_wrong_length(make, sent):
+    too_many = [1]
+
     def reward(completion_ids: list[list[int]], log_extra: Any, **columns: Any) -> list[float]:
-        log_extra("word", ["one too many"] * (len(completion_ids) + 1))
+        log_extra("word", ["a word"] * (len(completion_ids) + too_many[0]))
         return [ids_parity(ids) for ids in completion_ids]
 
+    trainer = make(**COLOCATE, reward=reward)
     with pytest.raises(ValueError, match=r"log_extra\('word'\) got .* values for"):
-        make(**COLOCATE, reward=reward).train()
+        trainer.train()
+    too_many[0] = 0
+    check_aftermath(trainer)
 
 
 def test_a_policy_beyond_its_bounds(make, sent):
@@ -472,7 +587,8 @@ def test_a_policy_beyond_its_bounds(make, sent):
     trainer.allocator = Stubborn()
     with pytest.raises(ValueError, match="prompt 0 once more than max_rollouts=6 allows"):
         trainer.train()
-    assert not StandInLLM.last.llm_engine.running
+    trainer.allocator = HardestFirst()
+    check_aftermath(trainer)
 
 
 def test_rewards_without_a_value(make, sent):
@@ -499,16 +615,13 @@ def refused(make: Any, match: str, **options: Any) -> None:
 
 
 def test_refusals(make, sent):
-    def tool(a: int) -> int:
-        """A tool.
-
-        Args:
-            a: a number.
-        """
-        return a
-
     refused(make, "needs an engine that takes requests while others run", use_vllm=False)
-    refused(make, "allocator='pilot_commit', which decides between rounds", allocator="pilot_commit", **COLOCATE)
+    refused(
+        make,
+        "stream_rollouts=True: allocator='pilot_commit' cannot stream: it waits for",
+        allocator="pilot_commit",
+        **COLOCATE,
+    )
     refused(make, "stream_rollouts='yes' must be True or False", stream_rollouts="yes")
     refused(make, "in_flight=0 must be", in_flight=0)
     refused(
@@ -521,10 +634,58 @@ def test_refusals(make, sent):
     refused(make, "stream_rollouts=True with `rollout_func`", **COLOCATE, trainer_kwargs=rollout)
 
 
+def setup(processes: int = 1, sharded: bool = False, **changes: Any) -> Any:
+    """A trainer's attributes that decide whether it can stream; as it is, it can."""
+    defaults: dict[str, Any] = {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "use_transformers_continuous_batching": False,
+        "vllm_tensor_parallel_size": 1,
+        "tools": [],
+        "environment_factories": None,
+        "rollout_func": None,
+        "reward_funcs": [parity],
+        "accelerator": SimpleNamespace(num_processes=processes),
+        "is_deepspeed_enabled": sharded,
+        "is_fsdp_enabled": False,
+    }
+    return SimpleNamespace(**{**defaults, **changes})
+
+
+CANNOT_STREAM = [
+    (setup(tools=[len]), "with `tools`"),
+    (setup(environment_factories={"main": object}), "with `environment_factory`"),
+    (setup(rollout_func=len), "with `rollout_func`"),
+    (setup(use_vllm=False), "needs an engine"),
+    (setup(2, vllm_tensor_parallel_size=2), "with vllm_tensor_parallel_size=2 in vllm_mode='colocate'"),
+    (setup(3), "on 3 processes: .* a generation batch of 4 prompts cannot be dealt evenly"),
+    (setup(2, sharded=True, reward_funcs=[torch.nn.Linear(1, 1)]), "with a reward model on several processes"),
+]
+CAN_STREAM = [
+    setup(),
+    setup(use_vllm=False, use_transformers_continuous_batching=True),
+    setup(2, vllm_mode="server", vllm_tensor_parallel_size=2),
+    setup(3, vllm_mode="server"),
+    setup(2, reward_funcs=[torch.nn.Linear(1, 1)]),
+    setup(1, sharded=True, reward_funcs=[torch.nn.Linear(1, 1)]),
+]
+
+
+@pytest.mark.parametrize(("trainer", "reason"), CANNOT_STREAM)
+def test_what_cannot_stream_is_refused(trainer, reason):
+    with pytest.raises(ValueError, match=rf"stream_rollouts=True .*{reason}.*stream_rollouts=False"):
+        check_streaming(trainer, HardestFirst(), 4)
+
+
+@pytest.mark.parametrize("trainer", CAN_STREAM)
+def test_what_is_next_to_it_streams(trainer):
+    check_streaming(trainer, HardestFirst(), 4)
+
+
 def test_an_allocator_that_is_put_in_later_must_stream_too(make, sent):
     trainer = make(**COLOCATE)
     before = trainer.allocator
-    with pytest.raises(ValueError, match="allocator='random', which decides between rounds"):
+    with pytest.raises(ValueError, match="stream_rollouts=True: allocator='random' cannot stream"):
         trainer.allocator = RandomCounts()
     assert trainer.allocator is before
 
@@ -632,7 +793,7 @@ def test_what_a_failed_call_logged_does_not_reach_the_next_batch(make, sent):
     with pytest.raises(ZeroDivisionError):
         trainer.train()
     failing.fails = False
-    generate_again(trainer)
+    check_aftermath(trainer)
 
 
 def test_an_interrupted_reward_call_has_ended_before_the_next_begins(make, sent):
@@ -646,25 +807,26 @@ def test_an_interrupted_reward_call_has_ended_before_the_next_begins(make, sent)
         at_once[0] -= 1
         return [ids_parity(ids) for ids in completion_ids]
 
-    trainer = make(**COLOCATE, reward=slow)
+    trainer = make(**COLOCATE, reward=slow, max_steps=1)
     functions += trainer.reward_funcs
     engine = StandInLLM.last.llm_engine
     engine.fail_at, engine.failure = 8, KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
     engine.fail_at = None
-    generate_again(trainer)
+    check_aftermath(trainer)
     assert most[0] == 1
     assert trainer.reward_funcs == functions
 
 
 def test_an_engine_that_cannot_be_built_leaves_no_thread(make, sent, monkeypatch):
-    trainer = make(use_vllm=False, **CONTINUOUS)
+    trainer = make(use_vllm=False, **CONTINUOUS, max_steps=1)
     model = trainer.accelerator.unwrap_model(trainer.model)
     monkeypatch.setattr(model, "continuous_batching_context_manager", lambda **options: 1 / 0, raising=False)
     with pytest.raises(ZeroDivisionError):
         trainer.train()
-    assert not [thread for thread in threading.enumerate() if thread.name == "adaroll-scorer"]
+    monkeypatch.undo()
+    check_aftermath(trainer)
 
 
 def test_slow_rewards_do_not_make_the_loop_spin(make, server, monkeypatch):

@@ -23,7 +23,10 @@ class AllocationCallback(TrainerCallback):
     """
 
     def on_round_begin(self, args: Any, state: Any, control: Any, *, batch: GenerationBatch, **kwargs: Any) -> None:
-        """Before a round's rollouts. `batch.rounds` are the rounds before it, `batch.rounds_left` counts it in."""
+        """Before a round's rollouts. `batch.rounds` are the rounds before it, `batch.rounds_left` counts it in.
+
+        A stream is a single round.
+        """
 
     def on_batch_end(self, args: Any, state: Any, control: Any, *, batch: GenerationBatch, **kwargs: Any) -> None:
         """After a batch's last round: `batch.rollouts`, `.successes` and `.failures`, each of shape (prompts,)."""
@@ -38,11 +41,12 @@ def tell(trainer: Any, event: str, batch: GenerationBatch) -> None:
 
 
 class RoundProgressCallback(AllocationCallback):
-    """Shows the round beside the training bar of transformers: `round 2/4`."""
+    """Shows the round beside the training bar of transformers: `round 2/4`; nothing where a batch is one round."""
 
     def on_round_begin(self, args: Any, state: Any, control: Any, *, batch: GenerationBatch, **kwargs: Any) -> None:
-        round_number = len(batch.rounds) + 1
-        _annotate(kwargs["callbacks"], f"round {round_number}/{len(batch.rounds) + batch.rounds_left}")
+        rounds = len(batch.rounds) + batch.rounds_left
+        if rounds > 1:
+            _annotate(kwargs["callbacks"], f"round {len(batch.rounds) + 1}/{rounds}")
 
     def on_batch_end(self, args: Any, state: Any, control: Any, *, batch: GenerationBatch, **kwargs: Any) -> None:
         _annotate(kwargs["callbacks"], "")

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from ..allocators import Allocator, streaming_allocators
+from ..allocators import Allocator
+from ..allocators.base import cannot_stream
 from .seams import streams_on_main
 
 _ROUNDS = "Set stream_rollouts=False, which generates in rounds."
@@ -24,12 +25,7 @@ def check_streaming(trainer: Any, allocator: Allocator, num_prompts: int) -> Non
         ValueError: naming the option, and what would work.
     """
     if not allocator.streams:
-        names = ", ".join(streaming_allocators())
-        raise ValueError(
-            f"stream_rollouts=True with allocator={allocator.name!r}, which decides between rounds and not while "
-            f"rollouts are in flight: it waits for {allocator.waits_for}. {_ROUNDS} Or choose an allocator that "
-            f"streams: {names}."
-        )
+        raise ValueError(f"stream_rollouts=True: {cannot_stream(allocator)} {_ROUNDS}")
     if not (trainer.use_vllm or trainer.use_transformers_continuous_batching):
         raise ValueError(
             "stream_rollouts=True needs an engine that takes requests while others run. Set use_vllm=True or "

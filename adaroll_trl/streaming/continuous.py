@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from .engine import GLANCE, WAIT, Engine
+
+# Seconds after which requests that are open count as lost: of a manager that says it has none, which is wrong for the
+# moment in which it takes one from its queue; and without a forward pass, which may have to compile first.
+LOST, STALLED = 5.0, 600.0
 
 
 class ContinuousBatching(Engine):
@@ -27,12 +32,14 @@ class ContinuousBatching(Engine):
         self._open = ExitStack()
         self._manager = self._open.enter_context(_manager_of(model, prompts.values(), in_flight, options))
         # Not every transformers takes it from the config here, as `generate_batch` does
+        self._busy = self._moved = time.monotonic()  # when the manager last had work, and last did some
         self._eos = {} if config.eos_token_id is None else {"eos_token_id": config.eos_token_id}
 
     def submit(self, name: str, prompt: int) -> None:
         if self._manager.add_request(self._prompts[prompt], request_id=name, **self._eos) is None:
             raise RuntimeError(f"Continuous batching does not take request {name}: {self._death()}.")
         self._running.add(name)
+        self._busy = self._moved = time.monotonic()
 
     def poll(self, wait: bool) -> list[tuple[str, list[int], Any]]:
         ended: list[tuple[str, list[int], Any]] = []
@@ -43,10 +50,36 @@ class ContinuousBatching(Engine):
             if output.is_finished():
                 self._running.discard(output.request_id)
                 ended.append((output.request_id, list(output.generated_tokens), output))
-        self.steps = getattr(self._manager, "current_batch", None)
-        if self._running and not ended and not self._manager.is_running():
-            raise RuntimeError(f"Continuous batching ended with {len(self._running)} requests open: {self._death()}.")
+        steps, self.steps = self.steps, getattr(self._manager, "current_batch", None)
+        if self._running:
+            self._look_after(moved=bool(ended) or steps != self.steps)
         return ended
+
+    def _look_after(self, moved: bool) -> None:
+        """Raise where the open requests would be waited for without end."""
+        now = time.monotonic()
+        if moved:
+            self._busy = self._moved = now
+        elif not self._manager.is_running():
+            raise RuntimeError(f"Continuous batching ended with {len(self._running)} requests open: {self._death()}.")
+        elif self._has_work():
+            self._busy = now
+        if now - self._busy > LOST:
+            raise RuntimeError(
+                f"Continuous batching has no request left, but {sorted(self._running)} have not come back: it dropped "
+                "them."
+            )
+        if now - self._moved > STALLED:
+            raise RuntimeError(
+                f"Continuous batching has taken no step for {STALLED:g} seconds, and {sorted(self._running)} have not "
+                "come back: it hangs."
+            )
+
+    def _has_work(self) -> bool:
+        processor = self._manager.batch_processor
+        if processor is None:  # its thread is still setting up
+            return True
+        return not self._manager.input_queue.empty() or processor.has_pending_requests()
 
     def abort(self) -> None:
         for name in self._running:

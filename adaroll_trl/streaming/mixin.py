@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..batch import GenerationBatch
+from ..callbacks.events import tell
 from ..metrics import SuccessSignal
 from ..planner import RolloutPlanner
 from .scoring import Scorer
@@ -45,6 +46,7 @@ class StreamingMixin(_Base):
             score=self._calculate_rewards,  # before `_recording` replaces it
             outcomes=lambda rewards: self._success.outcomes(rewards, watch=False),
         )
+        tell(self, "on_round_begin", batch)
         self._stream = StreamedBatch(self, batch, round_, hooks, in_flight)
         try:
             with self._stream.installed(), self._recording(round_, is_last=True):
