@@ -9,7 +9,7 @@ an engine that runs 1/8 of a batch's rollouts at once, and with one that runs al
 to every sequence that runs; the steps are calls of the engine's `step`. What a batch is: see
 `adaroll_trl/gpu_check/side_by_side.py`, which `scripts/gpu_check.sh` runs as well.
 
-Writes docs/results/streaming_vllm.md, and to benchmarks/results/.
+Writes docs/results/streaming_vllm.md, and all values of each batch beside it, streaming_vllm.json.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ INTRODUCTION = """\
     bash scripts/test_vllm.sh --setup-only
     .venv-vllm/bin/python -m benchmarks.streaming_vllm
 
-{versions}
+{versions}. All values: [streaming_vllm.json](streaming_vllm.json).
 
 vLLM runs in the trainer's process. All train one tiny random Llama on one engine and take turns, a batch each;
 means over {batches} batches and their standard errors, a first batch left out. A batch is {prompts} prompts and
@@ -69,7 +69,8 @@ REMARKS = """\
   takes the same steps. A round ends with a tail of its own, in which most of the engine is empty.
 - Where the engine holds the whole batch, GRPO takes the steps of its longest completion. The stream costs more, about
   as much as two rounds: it never has more than its requests in flight running.
-- `stream_order="start"` is dear at this spread of lengths: a long completion holds up all that were started after it.
+- `stream_order="start"` costs many steps at this spread of lengths: a long completion holds up all that were started
+  after it.
 - At equal steps the stream's generating takes longer than GRPO's: rewards, which count here, are called for a few
   completions at a time, and requests are added one by one. That is seen on a model as small as this; how much of a
   step it is on a real one was not measured.

@@ -2,20 +2,23 @@
 
     python scripts/streaming_gain.py
 
-Writes docs/results/streaming_gain.md and .png: 32 prompts, 256 rollouts, prior Beta(1, 1), minimum 2, maximum 32;
-lengths alike, with tails, by difficulty and by success; all utilities; the weight of long completions.
+Writes docs/results/streaming_gain.md, .png and .json, the page's numbers in full: 32 prompts, 256 rollouts, prior
+Beta(1, 1), minimum 2, maximum 32; lengths alike, with tails, by difficulty and by success; all utilities; the weight
+of long completions.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from adaroll_trl.files import write_json
 from adaroll_trl.markdown import markdown_table
 from adaroll_trl.plots import COLOURS, require_matplotlib
 from adaroll_trl.simulation.streaming import (
@@ -32,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROMPTS, BUDGET, MOST, LEAST = 32, 256, 32, 2
 IN_FLIGHT, ROUNDS = (4, 8, 16, 32, 64, 128), (2, 4, 8)
 UTILITIES = ("mixed", "std", "variance", "mass", "std_mass", "balanced")
+UTILITY_STREAMS = (16, 32, 64)  # in flight
 ROUNDS_BATCHES = 1000  # the planner of rounds is called from Python here
 
 
@@ -44,6 +48,38 @@ class Row:
     share_error: float
     steps: float
     steps_error: float
+
+
+@dataclass
+class Tilt:
+    """How much more a long completion weighs than a short one, in % with its error: among failures and successes."""
+
+    lengths: str
+    name: str
+    failures: list[float]  # the tilt and its error
+    successes: list[float]
+
+
+@dataclass
+class Report:
+    """All numbers of the page; `utilities` has share and error, %, for each of `UTILITY_STREAMS`."""
+
+    batches: int
+    batches_of_rounds: int
+    date: str = field(default_factory=lambda: datetime.date.today().isoformat())
+    lengths: dict[str, list[Row]] = field(default_factory=dict)
+    utilities: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    tilts: list[Tilt] = field(default_factory=list)
+
+
+def with_error(value: float, error: float) -> str:
+    """Both to two digits of the error, one decimal where there is none.
+
+    >>> with_error(97.9312, 0.2361), with_error(16955.3, 29.4), with_error(100.0, 0.0)
+    ('97.93 ± 0.24', '16955 ± 29', '100.0 ± 0.0')
+    """
+    digits = max(0, 1 - math.floor(math.log10(error))) if error > 0 else 1
+    return f"{value:.{digits}f} ± {error:.{digits}f}"
 
 
 def share_of(result: StreamResult, best: StreamResult, equal: StreamResult, utility: Utility) -> tuple[float, float]:
@@ -104,40 +140,41 @@ def draw(path: Path, tables: dict[str, list[Row]]) -> None:
     figure.savefig(path, dpi=130)
 
 
-def page(count: int) -> tuple[str, dict[str, list[Row]]]:
-    utility, tables, tilts = make_utility("mixed"), {}, []
+def measure(count: int) -> Report:
+    report = Report(count, min(count, ROUNDS_BATCHES))
+    utility = make_utility("mixed")
     for name, lengths in LENGTHS.items():
         batches = DrawnBatches.draw(lengths, PROMPTS, MOST, count)
         played = play_all(batches, utility)
-        tables[name] = list(rows_of(played, utility))
+        report.lengths[name] = list(rows_of(played, utility))
         for label in ("stream, C = 16", "stream, C = 32", "stream in order of start, C = 32"):
-            tilts.append((name, label, *zip(*length_tilt(batches, played[label]), strict=True)))
-    return "\n".join(_text(count, tables, tilts, list(_utilities(count)))), tables
-
-
-def _utilities(count: int) -> Iterator[list[str]]:
+            failures, successes = (100 * np.transpose(length_tilt(batches, played[label]))).tolist()
+            report.tilts.append(Tilt(name, label, failures, successes))
     batches = DrawnBatches.draw(LENGTHS["even"], PROMPTS, MOST, count)
     equal = equal_groups(batches)
-    for name in UTILITIES:
-        utility = make_utility(name)
+    for utility in map(make_utility, UTILITIES):
         best = stream_batches(batches, utility, BUDGET, 1, LEAST)
-        cells = [f"`{name}`"]
-        for in_flight in (16, 32, 64):
-            share = share_of(stream_batches(batches, utility, BUDGET, in_flight, LEAST), best, equal, utility)
-            cells.append("{:.1f} ± {:.1f}".format(*share))
-        yield cells
+        report.utilities[utility.name] = [
+            share_of(stream_batches(batches, utility, BUDGET, in_flight, LEAST), best, equal, utility)
+            for in_flight in UTILITY_STREAMS
+        ]
+    return report
 
 
-def _text(count: int, tables: dict[str, list[Row]], tilts: list[tuple], utilities: list[list[str]]) -> Iterator[str]:
+def page(report: Report) -> Iterator[str]:
     yield f"""# What a stream gains, and what it costs
 
-`python scripts/streaming_gain.py`, {datetime.date.today()}, 2 CPU cores, 24 GiB, no GPU. {PROMPTS} prompts,
-{BUDGET} rollouts, pass rates from Beta(1, 1), minimum {LEAST}, maximum {MOST}, {count:,} batches
-({ROUNDS_BATCHES:,} for rounds); all on the same outcomes and lengths. *Share*: the gain over equal groups, as a
-share of that of one rollout at a time, % ± standard error. *Steps*: of an engine that has room for all
+`python scripts/streaming_gain.py`, {report.date}, 2 CPU cores, 24 GiB, no GPU. {PROMPTS} prompts,
+{BUDGET} rollouts, pass rates from Beta(1, 1), minimum {LEAST}, maximum {MOST}, {report.batches:,} batches
+({report.batches_of_rounds:,} for rounds); all on the same outcomes and lengths. *Share*: the gain over equal
+groups, as a share of that of one rollout at a time, % ± standard error. *Steps*: of an engine that has room for all
 requests, one token each; tokens are the same everywhere. A stream of C is `stream_rollouts=True, in_flight=C`.
 With all 256 in flight it is one round. The utility is `mixed`. What the real vLLM takes:
-[streaming_vllm.md](streaming_vllm.md).
+[streaming_vllm.md](streaming_vllm.md). All numbers in full: [streaming_gain.json](streaming_gain.json).
+
+8 rounds keep less here than in [allocation_quality.md](../allocation_quality.md), which has no minimum: the first of 8
+rounds would give each prompt one rollout, and the minimum makes it two. Rounds on 20,000 batches:
+[streaming.md](../streaming.md#how-to-choose-in_flight).
 
 ![Share of the gain against engine steps](streaming_gain.png)
 """
@@ -147,15 +184,17 @@ With all 256 in flight it is one round. The utility is `mixed`. What the real vL
         "difficulty": "Lengths by difficulty: around 128 - 100 p, ± 24",
         "success": "Lengths by success: right 4 to 88, wrong 44 to 128",
     }
-    for name, rows in tables.items():
+    for name, rows in report.lengths.items():
         yield f"## {about[name]}\n"
-        cells = [
-            [r.name, f"{r.share:.1f} ± {r.share_error:.1f}", f"{r.steps:.0f} ± {r.steps_error:.0f}"] for r in rows
-        ]
+        cells = [[r.name, with_error(r.share, r.share_error), with_error(r.steps, r.steps_error)] for r in rows]
         yield from markdown_table(["", "share, %", "steps"], cells)
         yield ""
-    yield "## Other utilities\n\nShare of the gain in %, lengths 4 to 128. `progress` gains too little to be shared.\n"
-    yield from markdown_table(["utility", "C = 16", "C = 32", "C = 64"], utilities)
+    yield """## Other utilities
+
+Share of the gain in %, lengths 4 to 128. For `progress` the gain is too small for a share to mean anything.
+"""
+    shares = [[f"`{name}`", *(with_error(*share) for share in found)] for name, found in report.utilities.items()]
+    yield from markdown_table(["utility", *(f"C = {in_flight}" for in_flight in UTILITY_STREAMS)], shares)
     yield """
 ## Do long completions weigh more?
 
@@ -165,8 +204,8 @@ standard error; 0 for equal groups. (The advantages of a group's right and wrong
 lengths that go with success tilt nothing between them.)
 """
     rows = [
-        [name, label, *(f"{100 * tilt:+.2f} ± {100 * error:.2f}" for tilt, error in both)]
-        for name, label, *both in tilts
+        [tilt.lengths, tilt.name, *("{:+.2f} ± {:.2f}".format(*found) for found in (tilt.failures, tilt.successes))]
+        for tilt in report.tilts
     ]
     yield from markdown_table(["lengths", "stream", "wrong answers", "right answers"], rows, texts=2)
     yield """
@@ -180,11 +219,13 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=1500)
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder of the page")
     options = parser.parse_args()
-    text, tables = page(options.batches)
+    report = measure(options.batches)
+    text = "\n".join(page(report)).rstrip() + "\n"
     options.output.mkdir(parents=True, exist_ok=True)
-    draw(options.output / "streaming_gain.png", tables)
-    (options.output / "streaming_gain.md").write_text(text.rstrip() + "\n")
-    print(text)
+    write_json(options.output / "streaming_gain.json", asdict(report))
+    draw(options.output / "streaming_gain.png", report.lengths)
+    (options.output / "streaming_gain.md").write_text(text)
+    print(text, end="")
 
 
 if __name__ == "__main__":
