@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_COUNTED = 2.0**53  # above it a float no longer counts one by one
+MOST_COUNTED = 2**53  # above it a float no longer counts one by one
 
 
 def is_number(value: Any) -> bool:
@@ -48,7 +48,7 @@ def finite_array(
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         array = np.zeros(())
-    if array.size == 0 and shape[0] is None:
+    if array.shape == (0,) and shape[0] is None:
         array = np.zeros((0, *(length or 0 for length in shape[1:])))
     wanted = " x ".join("any number" if length is None else str(length) for length in shape)
     if array.ndim != len(shape) or any(w not in (None, n) for w, n in zip(shape, array.shape, strict=True)):

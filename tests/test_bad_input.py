@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import tracemalloc
@@ -18,8 +19,9 @@ from hypothesis import strategies as st
 from trl import GRPOTrainer
 
 from adaroll_trl import AdaRollGRPOTrainer
+from adaroll_trl.allocators import ALLOCATOR_NAMES, AllocationState, make_allocator
 from adaroll_trl.beliefs import Beliefs
-from adaroll_trl.checks import check_prompts
+from adaroll_trl.checks import check_counts, check_prompts
 from adaroll_trl.config import AdaRollOptions
 from adaroll_trl.solver.store import TableFileError, TableStore, TableStoreWarning, read_table
 from tests.tiny import length_reward, same_weights, sums_dataset, weights
@@ -312,3 +314,103 @@ def test_beliefs_of_any_form_are_counts_or_refused(state):
         alpha, beta = beliefs.prior(list(state))
         assert np.isfinite(alpha).all()
         assert (np.minimum(alpha, beta) >= 1).all()
+
+
+BATCHES = ["abc", "bcd", "dea"]  # ids of prompts
+WITH_STATE = {"cero": {}, "thompson": {}, "vip": {"embeddings": {key: [ord(key), 1.0] for key in "abcde"}}}
+
+
+def decide(allocator: Any, ids: str) -> None:
+    """One batch of 12 rollouts in two rounds; the counts keep the contract."""
+    n, spent = len(ids), np.zeros(len(ids), dtype=np.int64)
+    for rounds_left in range(allocator.num_rounds(n, 12, 2, 1), 0, -1):
+        state = AllocationState(spent * 0.5, spent * 0.5, 1.0, [1.0, 2.0, 3.0], spent, list(ids), 1, 8)
+        left = 12 - int(spent.sum())
+        spent = spent + check_counts(allocator.allocate(state, left, rounds_left), state, left, rounds_left, "it")
+    allocator.observe(AllocationState(spent * 0.5, spent * 0.5, 1.0, 1.0, spent, list(ids), 1, 8))
+
+
+def trained(name: str) -> Any:
+    allocator = make_allocator(name, **WITH_STATE[name])
+    for ids in BATCHES:
+        decide(allocator, ids)
+    return allocator
+
+
+TRAINED = {name: json.loads(json.dumps(trained(name).state_dict())) for name in WITH_STATE}
+JUNK = st.one_of(
+    ANYTHING,
+    st.sampled_from([0, 0.0, -0.0, 1e-320, 2**53, 2**53 + 1, "nan", "a", [], {}, [[]], [[1.0, 2.0, 3.0]], {"a": [1]}]),
+)
+
+
+@st.composite
+def damaged(draw: Any, value: Any) -> Any:
+    """`value` with one thing within it, at any depth, that is replaced, missing, too much, or there twice."""
+    inside = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    action = draw(st.sampled_from(["inside"] * 3 + ["remove", "add", "double"])) if inside else "replace"
+    if action == "replace":
+        return draw(JUNK)
+    value, key = copy.copy(value), draw(st.sampled_from(list(inside)))
+    if action == "inside":
+        value[key] = draw(st.one_of(JUNK, damaged(value[key])))
+    elif action == "remove":
+        del value[key]
+    elif isinstance(value, dict):
+        value[draw(st.text(max_size=3))] = copy.deepcopy(value[key]) if action == "double" else draw(JUNK)
+    else:
+        value.insert(key, copy.deepcopy(value[key]) if action == "double" else draw(JUNK))
+    return value
+
+
+@pytest.mark.parametrize("name", WITH_STATE)
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_damaged_state_of_an_allocator_is_refused_by_name_or_decides_as_promised(name, data):
+    state = data.draw(damaged(TRAINED[name]))
+    for _ in range(data.draw(st.integers(0, 2))):
+        state = data.draw(damaged(state))
+    allocator, error = make_allocator(name, **WITH_STATE[name]), None
+    try:
+        allocator.load_state_dict(state)
+    except ValueError as caught:
+        error = caught
+    if error is not None:
+        assert re.search(rf"\b({'|'.join(TRAINED[name])})\b|allocator '{name}'", str(error)), error
+    else:
+        for ids in BATCHES:
+            decide(allocator, ids)
+        json.dumps(allocator.state_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("name", ALLOCATOR_NAMES)
+def test_a_state_that_is_no_dict_or_of_another_allocator_is_refused(name):
+    allocator = make_allocator(name)
+    for state in (None, [], [1], "", "state", 1, {"pages": 3}, {"": {}, 7: 1}, [[]]):
+        with pytest.raises(ValueError, match=f"allocator '{name}' keeps "):
+            allocator.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("cero", {"steps": 10**30}, "steps=10+ must be an integer of at least 0 and at most 9,007,199,254,740,992"),
+        ("thompson", {"step": 10**30}, "step=10+ must be an integer"),
+        ("cero", {"prompts": {"a": []}}, "prompts must be any number x 3 numbers"),
+        ("cero", {"prompts": [1]}, "prompts must be records by prompt"),
+        ("vip", {"seen": [["a", 0.0, 0.0]]}, "seen variance has 0.0"),
+        ("vip", {"seen": [["a", 0.0, -1.0]]}, "seen variance has -1.0"),
+        ("vip", {"seen": 5}, "seen must be"),
+    ],
+)
+def test_a_state_that_would_fail_later_is_refused_at_once(name, change, message):
+    with pytest.raises(ValueError, match=message):
+        make_allocator(name, **WITH_STATE[name]).load_state_dict({**TRAINED[name], **change})
+
+
+def test_what_is_known_of_prompts_that_have_no_embedding_any_more_is_forgotten():
+    fewer = make_allocator("vip", embeddings={key: WITH_STATE["vip"]["embeddings"][key] for key in "abc"}, memory=2)
+    fewer.load_state_dict(TRAINED["vip"])
+    assert [row[0] for row in TRAINED["vip"]["seen"]] == ["b", "c", "d", "e", "a"]
+    assert [row[0] for row in fewer.state_dict()["seen"]] == ["c", "a"], "the newest, as many as `memory`"
+    decide(fewer, "abc")

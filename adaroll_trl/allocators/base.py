@@ -7,7 +7,7 @@ and broadcasts the counts; the simulator asks it in a loop.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -164,9 +164,12 @@ class Allocator(ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        if state:
-            raise ValueError(f"allocator {self.name!r} keeps no state, but the checkpoint has {sorted(state)}.")
+        """Restore what `state_dict` returned.
+
+        Raises:
+            ValueError: if it is not that, naming what in it cannot be.
+        """
+        self.known_state(state, ())
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """The state as it is now: a function that returns it however many decisions have followed.
@@ -178,11 +181,14 @@ class Allocator(ABC):
         return lambda: state
 
     def known_state(self, state: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-        """`state`, if it is empty or has exactly these entries; else a ValueError."""
+        """`state`, if it is a dict that is empty or has exactly these entries; else a ValueError."""
+        keeps = f"allocator {self.name!r} keeps {sorted(names) or 'no state'}"
+        if not isinstance(state, Mapping):
+            raise ValueError(f"{keeps}, and a state is a dict, not {repr(state)[:200]}.")
         if state and set(state) != set(names):
             raise ValueError(
-                f"allocator {self.name!r} keeps {sorted(names)}, but the checkpoint has {sorted(state)}: it is of "
-                "another allocator. Resume with that one, or start a new run."
+                f"{keeps}, but the checkpoint has {sorted(map(str, state))}: it is of another allocator. Resume with "
+                "that one, or start a new run."
             )
         return state
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from ..values import finite_array, integer, number
+from ..values import MOST_COUNTED, finite_array, integer, number
 from .base import AllocationState
 from .integers import FloatArray, IntArray, bounds, round_wishes, water_level
 from .planned import PlannedStreams
@@ -129,9 +129,11 @@ class CeroAllocator(PlannedStreams):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         state = self.known_state(state, ("price", "steps", "prompts"))
         price, prompts = state.get("price"), state.get("prompts", {})
+        if not isinstance(prompts, Mapping):
+            raise ValueError(f"prompts must be records by prompt, not {repr(prompts)[:200]}.")
         records = finite_array("prompts", list(prompts.values()), (None, 3)).tolist()
         self.price = None if price is None else number("price", price, 0.0)
-        self.steps = integer("steps", state.get("steps", 0), 0)
+        self.steps = integer("steps", state.get("steps", 0), 0, MOST_COUNTED)
         self._prompts = {
             key: (theta, int(given), int(visits)) for key, (theta, given, visits) in zip(prompts, records, strict=True)
         }

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import expit
 
 from ..values import MOST_COUNTED, finite_array
 from .base import AllocationState
@@ -14,6 +15,8 @@ from .integers import FloatArray
 
 _AMPLITUDE = 1.5  # prior standard deviation of the log odds: two thirds of prompts between .18 and .82
 _JITTER = 1e-6
+_MOST_ODDS = 1500.0  # log odds of a belief whose two numbers are as far apart as floats are
+_LEAST_NOISE = 1 / MOST_COUNTED  # variance of the log odds of a belief with as many outcomes as can be counted
 
 
 class PassRateProcess:
@@ -58,7 +61,7 @@ class PassRateProcess:
         kernel = self._kernel(np.stack([self.vectors[key] for key in (*ids, *past)]), len(ids))
         covariance = kernel + np.diag(variance + _JITTER)
         residual = kernel[: len(ids)] @ np.linalg.solve(covariance, measured - mean)
-        return 1 / (1 + np.exp(-(mean + residual)))
+        return np.asarray(expit(mean + residual))
 
     def _known_ids(self, state: AllocationState) -> list[str]:
         if state.prompt_ids is None:
@@ -87,6 +90,10 @@ class PassRateProcess:
         for key, *value in zip(self._known_ids(state), odds.tolist(), noise.tolist(), strict=True):
             self._seen.pop(key, None)
             self._seen[key] = (value[0], value[1])
+        self._forget()
+
+    def _forget(self) -> None:
+        """All but the newest `memory` prompts."""
         for key in list(self._seen)[: max(0, len(self._seen) - self.memory)]:
             del self._seen[key]
 
@@ -94,9 +101,20 @@ class PassRateProcess:
         return {"seen": [[key, *value] for key, value in self._seen.items()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned; prompts that have no vector any more are forgotten.
+
+        Raises:
+            ValueError: for anything but a list of [prompt id, log odds, their variance].
+        """
         seen = state.get("seen", [])
-        values = finite_array("seen", [value for _, *value in seen], (None, 2), low=-MOST_COUNTED).tolist()
-        self._seen = {str(key): (odds, noise) for (key, *_), (odds, noise) in zip(seen, values, strict=True)}
+        if not isinstance(seen, list) or not all(isinstance(row, list) and len(row) == 3 for row in seen):
+            raise ValueError(f"seen must be a list of [prompt, log odds, variance], not {repr(seen)[:200]}.")
+        odds = finite_array("seen log odds", [row[1] for row in seen], (None,), -_MOST_ODDS, _MOST_ODDS)
+        noise = finite_array("seen variance", [row[2] for row in seen], (None,), _LEAST_NOISE, 1e300)
+        values = zip(odds.tolist(), noise.tolist(), strict=True)
+        found = {str(row[0]): value for row, value in zip(seen, values, strict=True)}
+        self._seen = {key: value for key, value in found.items() if key in self.vectors}
+        self._forget()
 
 
 def _log_odds(alpha: FloatArray, beta: FloatArray) -> tuple[FloatArray, FloatArray]:

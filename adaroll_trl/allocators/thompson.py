@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..values import integer
+from ..values import MOST_COUNTED, integer
 from .base import AllocationState, Allocator, RolloutStream
 from .integers import IntArray, bounds, in_proportion, round_total
 from .ranked import Rank, RankedStream
@@ -71,7 +71,8 @@ class ThompsonAllocator(Allocator):
         return {"step": self.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step = integer("step", self.known_state(state, ("step",)).get("step", 0), 0)
+        step = self.known_state(state, ("step",)).get("step", 0)
+        self.step = integer("step", step, 0, MOST_COUNTED)
 
 
 def _draw(where: str, key: str, alpha: float, beta: float) -> float:
