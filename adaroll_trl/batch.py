@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from .weights import StoppingPlan
 
+__all__ = ["GenerationBatch", "Round"]
+
 
 @dataclass
 class Round:
@@ -45,6 +47,7 @@ class Round:
 
     @property
     def rows(self) -> int:
+        """Rollouts of the round, over all ranks."""
         return len(self.group_ids)
 
     @property
@@ -118,6 +121,9 @@ def _prompt_length(row: Mapping[str, Any]) -> int:
 class GenerationBatch:
     """The prompts of a generation batch, what is known of them, and what is left to spend.
 
+    Callbacks get it as `batch` (`AllocationCallback`), to read: the trainer goes on with it, and checks nothing that a
+    callback writes into it. Every rank holds the outcomes of all ranks.
+
     Args:
         rows (list of `dict`): one dataset row per prompt.
         keys (list of `str`): their names, see `prompt_key`.
@@ -125,6 +131,14 @@ class GenerationBatch:
         left (`int`): rollouts left to spend, over all processes.
         rounds_left (`int`): rounds left to spend them in.
         pass_rates (float array of shape (n,), *optional*): those that the data set gives, nan for none.
+        rounds (list of `Round`): those that are over, the oldest first; a stream is one.
+        plans (list of `StoppingPlan`, *optional*): one a prompt, on the main process, see `Allocator.stopping_plan`.
+        estimates (`dict`): more to log, by name: what the planner expected, how beliefs fared, a stream's own figures.
+        seconds (`float`): spent on allocation decisions.
+
+    Attributes:
+        successes, failures (float arrays of shape (n,)): outcomes of each prompt so far, in this batch.
+        rollouts (int array of shape (n,)): rollouts of each prompt so far, those without a reward included.
     """
 
     rows: list[dict[str, Any]]
@@ -135,9 +149,9 @@ class GenerationBatch:
     rounds_left: int
     pass_rates: NDArray[np.float64] | None = None
     rounds: list[Round] = field(default_factory=list)
-    plans: Sequence[StoppingPlan] | None = None  # one a prompt, on the main process, see `Allocator.stopping_plan`
-    estimates: dict[str, float] = field(default_factory=dict)  # logged, see `RolloutPlanner` and `Calibration`
-    seconds: float = 0.0  # spent on allocation decisions
+    plans: Sequence[StoppingPlan] | None = None
+    estimates: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self.successes = np.zeros(self.num_prompts)
@@ -146,6 +160,7 @@ class GenerationBatch:
 
     @property
     def num_prompts(self) -> int:
+        """Prompts of the batch, n, over all ranks."""
         return len(self.rows)
 
     @property

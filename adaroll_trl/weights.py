@@ -42,6 +42,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+__all__ = ["Ends", "StoppingPlan", "implied_weight", "least_noise_masses", "masses", "unbiased_masses"]
+
 FloatArray = NDArray[np.float64]
 Estimator = Literal["mean", "std", "population_std"]
 
@@ -132,6 +134,7 @@ class Ends:
     begun: dict[str, tuple[int, ...]]
 
     def pairs(self) -> list[tuple[int, int]]:
+        """(successes, failures) of each end."""
         return [(int(s), int(f)) for s, f in zip(self.successes, self.failures, strict=True)]
 
     def probabilities(self, p: ArrayLike) -> FloatArray:

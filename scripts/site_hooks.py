@@ -29,7 +29,7 @@ REPOSITORY: str | None = PROJECT.get("urls", {}).get("Repository")
 API = {  # page: title, modules
     "api/trainer.md": ("API: trainer", ["adaroll_trl"]),
     "api/config.md": ("API: config", ["adaroll_trl.config"]),
-    "api/callbacks.md": ("API: callbacks", ["adaroll_trl.callbacks"]),
+    "api/callbacks.md": ("API: callbacks", ["adaroll_trl.callbacks", "adaroll_trl.batch"]),
     "api/tasks.md": (
         "API: tasks",
         ["adaroll_trl.tasks", "adaroll_trl.tasks.verifiers", "adaroll_trl.tasks.mathematics"],
@@ -40,6 +40,7 @@ API = {  # page: title, modules
     ),
     "api/solver.md": ("API: solvers", ["adaroll_trl.solver"]),
     "api/advantages.md": ("API: advantages", ["adaroll_trl.advantages"]),
+    "api/weights.md": ("API: weights of prompts", ["adaroll_trl.weights"]),
     "api/simulation.md": ("API: simulation", ["adaroll_trl.simulation"]),
     "api/noise.md": ("API: noise of gradients", ["adaroll_trl.noise"]),
     "api/plots.md": ("API: plots", ["adaroll_trl.plots"]),
