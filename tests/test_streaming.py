@@ -47,6 +47,7 @@ from adaroll_trl.streaming.engine import Engine
 from adaroll_trl.streaming.loop import Ledger, stream_rollouts
 from adaroll_trl.streaming.rollout import Rollout
 from adaroll_trl.streaming.scoring import Scorer
+from adaroll_trl.streaming.seams import StreamedBatch
 from adaroll_trl.streaming.vllm_server import VLLMServer
 from tests.compatibility import BUDGET, GROUP, PROMPTS, adaptive, ids_parity, number_in, parity
 from tests.standin import StandInLLM, StandInServer, answer
@@ -677,6 +678,25 @@ def test_what_cannot_stream_is_refused(trainer, reason):
         check_streaming(trainer, HardestFirst(), 4)
 
 
+def test_a_process_without_images_that_is_dealt_some_is_refused():
+    """Its rows came without images; of the other process's prompts, which it now holds, one has some."""
+    dealt = {0: ([5], None), 1: ([6], ["a picture"])}
+    batch: Any = SimpleNamespace(
+        _by_prompt=lambda planned, pairs: dealt,
+        _planned_here=np.array([0, 0]),
+        _exchange=lambda: None,
+        _round=SimpleNamespace(own_group_ids=np.array([0, 1])),
+    )
+    generate = StreamedBatch._around(batch, lambda **options: "answer")
+    with pytest.raises(
+        ValueError, match=r"stream_rollouts=True .* only some prompts have images.*stream_rollouts=False"
+    ):
+        generate(prompts=[[5], [5]])
+    del dealt[1]
+    batch._round.own_group_ids = np.array([0, 0])
+    assert generate(prompts=[[5], [5]]) == "answer"
+
+
 @pytest.mark.parametrize("trainer", CAN_STREAM)
 def test_what_is_next_to_it_streams(trainer):
     check_streaming(trainer, HardestFirst(), 4)
@@ -719,6 +739,8 @@ def test_an_evaluation_of_several_batches_with_continuous_batching(make, sums, s
 
 # Two processes
 
+SOON = 60  # seconds within which a run ends of which one process has failed; the process group would wait for 1,800
+
 
 @pytest.fixture(scope="module", params=["ddp", "zero3"])
 def ranks(request: Any, model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
@@ -733,7 +755,7 @@ def ranks(request: Any, model_dir: Path, tmp_path_factory: pytest.TempPathFactor
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     results = [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(2)]
     for result in results:
-        result["requests"] = len(server.generations)
+        result |= {"requests": len(server.generations), "launch": request.param}
     return results
 
 
@@ -745,7 +767,9 @@ def backends_of(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 def test_two_processes(ranks):
     for name, both in backends_of(ranks).items():
         assert {result["world"] for result in both} == {2}
-        assert {result["engine"] for result in both} <= {"DistributedDataParallel", "DeepSpeedEngine"}
+        engine = {"ddp": ("DistributedDataParallel", 0), "zero3": ("DeepSpeedEngine", 3)}[ranks[0]["launch"]]
+        assert {result["engine"] for result in both} == {engine}
+        assert {result.get("running") for result in both} == {0 if name == "colocate" else None}
         sizes = []
         for outputs in zip(*(result["outputs"] for result in both), strict=True):
             prompts = [prompts_of(output) for output in outputs]
@@ -764,17 +788,41 @@ def test_two_processes(ranks):
         assert both[0]["columns"]["parity"] == both[0]["rewards"]
         rewards = [ids_parity(ids) for result in both for ids in completions_of(result["outputs"][-1])]
         assert both[0]["rewards"] == rewards
+    # A run of two batches, a batch that failed, and the one after it: each rollout was asked for once
+    assert 3 * BUDGET < ranks[0]["requests"] < 4 * BUDGET
 
 
 @pytest.mark.multiprocess
 def test_a_reward_that_raises_on_one_of_two_processes(ranks):
-    """Both end, soon, and both say why."""
     for name in backends_of(ranks):
-        fails_on = 0 if name == "server" else 1
-        assert ranks[fails_on]["failures"][name] == "ZeroDivisionError: the judge is out"
-        other = ranks[1 - fails_on]["failures"][name]
-        expected = f"RuntimeError: Process {fails_on} failed while its rollouts streamed: "
-        assert other == f"{expected}ZeroDivisionError: the judge is out"
+        check_failure(ranks, name, 0 if name == "server" else 1, "ZeroDivisionError: the judge is out")
+
+
+@pytest.mark.multiprocess
+def test_an_engine_that_dies_on_one_of_two_processes(ranks):
+    if "engine" not in ranks[0]["failures"]:
+        pytest.skip("the stand-in engine is not part of this launch, for time")
+    check_failure(ranks, "engine", 1, "RuntimeError: EngineCore died")
+
+
+def check_failure(ranks: list[dict[str, Any]], name: str, fails_on: int, error: str) -> None:
+    """Both end, soon, and both say why; nothing is left, and the next call works."""
+    both = [rank["failures"][name] for rank in ranks]
+    assert both[fails_on]["error"] == error
+    assert (
+        both[1 - fails_on]["error"] == f"RuntimeError: Process {fails_on} failed while its rollouts streamed: {error}"
+    )
+    sizes: Counter[Any] = Counter()
+    for result in both:
+        assert result["seconds"] < SOON
+        assert not result["threads"]
+        assert result.get("running", 0) == 0
+        assert len(result["next"]["advantages"]) == BUDGET // 2
+        sizes.update(prompts_of(result["next"]))
+        if name != "continuous":
+            check_output(result["next"])
+    assert len(sizes) == PROMPTS
+    assert sizes.total() == BUDGET
 
 
 # What a fresh user found

@@ -1,4 +1,4 @@
-"""Runs on every process: streams on every backend, and with a reward function that fails on one; leaves the results.
+"""Runs on every process: streams on every backend, and with a fault on one of the processes; leaves the results.
 
 torchrun --nproc_per_node 2 -m tests.workers.streaming MODEL_DIR OUTPUT_DIR {ddp,zero3} SERVER_URL
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ if LAUNCH == "zero3":
 
 from tests.compatibility import adaptive, ids_parity, parity
 from tests.standin import StandInLLM, pretend_vllm
-from tests.test_streaming import CONTINUOUS
+from tests.test_streaming import CONTINUOUS, threads_of_streams
 from tests.tiny import deepspeed_config, leave_process_group
 
 MODEL, OUTPUT, URL = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[4]
@@ -68,13 +69,18 @@ class Scored:
         return parity(completion_ids=completion_ids, **columns)
 
 
+def engine(trainer: Any) -> tuple[str, int]:
+    wrapped = trainer.model_wrapped
+    return type(wrapped).__name__, wrapped.zero_optimization_stage() if LAUNCH == "zero3" else 0
+
+
 def run(options: dict[str, Any]) -> dict[str, Any]:
     reward = Scored()
     trainer = build(reward=reward, **options)
     trainer.train()
     return {
         "world": trainer.accelerator.num_processes,
-        "engine": type(trainer.model_wrapped).__name__,
+        "engine": engine(trainer),
         "outputs": [output for _, output in trainer.recorded],
         "scored": reward.rows,
         "columns": {name: list(values) for name, values in trainer._logs["extra"].items()},
@@ -83,15 +89,32 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def fail(options: dict[str, Any]) -> str:
-    """How a run ends whose reward function fails on the process that scores: the last, or the main one."""
+def fail(options: dict[str, Any], engine_dies: bool = False) -> dict[str, Any]:
+    """How a run ends with a fault on one process, and what the next call brings when it is mended.
+
+    The engine dies on the last process; or the reward function fails on the one that scores, the last or the main one.
+    """
     main_scores = options.get("vllm_mode") == "server"
-    trainer = build(reward=Scored(fails_on=0 if main_scores else 1), **options)
+    reward = Scored(fails_on=None if engine_dies else 0 if main_scores else 1)
+    trainer = build(reward=reward, **options)
+    if engine_dies and RANK == 1:
+        StandInLLM.last.llm_engine.fail_at = 6
+    result: dict[str, Any] = {"error": "none"}
+    start = time.monotonic()
     try:
         trainer.train()
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
+        result["error"] = f"{type(error).__name__}: {error}"
+    result["seconds"] = time.monotonic() - start
+    result["threads"] = threads_of_streams()
+    if options.get("vllm_mode") == "colocate":
+        result["running"] = len(StandInLLM.last.llm_engine.running)
+        StandInLLM.last.llm_engine.fail_at = None
+    reward.fails_on = None
+    inputs = next(iter(trainer.get_train_dataloader()))
+    trainer.model.train()
+    result["next"] = trainer._generate_and_score_completions(inputs)
+    return result
 
 
 def main() -> None:
@@ -109,6 +132,8 @@ def main() -> None:
         if name == "colocate":
             results[name]["running"] = len(StandInLLM.last.llm_engine.running)
     results["failures"] = {name: fail(options) for name, options in backends.items()}
+    if "colocate" in backends:
+        results["failures"]["engine"] = fail(backends["colocate"], engine_dies=True)
     torch.save(results, OUTPUT / f"rank{RANK}.pt")
 
 
