@@ -100,10 +100,10 @@ Nothing here needs a model: prompts are coins with unknown bias. More utility is
 
 ## Rounds
 
-{prompts} prompts, {budget} rollouts, uniform prior, at most {largest} rollouts a prompt, {batches} batches.
-`uniform` (equal groups) is exact and serves as control variate; `sequential` is the index policy, one rollout at a
-time; `bound` is above every policy. The other columns: percent of the gain of `sequential` over `uniform` that a plan
-of so many rounds keeps, with its standard error.
+{prompts} prompts, {budget} rollouts, uniform prior, at most {largest} rollouts a prompt and no minimum,
+{batches} batches. `uniform` (equal groups) is exact and serves as control variate; `sequential` is the index policy,
+one rollout at a time; `bound` is above every policy. The other columns: percent of the gain of `sequential` over
+`uniform` that a plan of so many rounds keeps, with its standard error.
 """
 SEQUENTIAL = """
 One round spends everything before a reward is seen, so under one common prior `mixed`, `variance`, `std` and
