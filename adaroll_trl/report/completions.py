@@ -42,12 +42,10 @@ class Prompt:
     Args:
         successes, rollouts (`int`): over all batches; only rollouts with a reward.
         batches (`int`): how often it was in a batch.
-        first (place): its first completion.
         solved (place, *optional*): its first success, at the step `solved_step`.
         last (place): its latest completion.
     """
 
-    first: Place
     last: Place
     successes: int = 0
     rollouts: int = 0
@@ -273,7 +271,7 @@ def _count_prompts(
             key = keys[number] = hashlib.blake2b(text, digest_size=12).digest()
         one = found.prompts.get(key)
         if one is None:
-            one = found.prompts[key] = Prompt((file, row), (file, row))
+            one = found.prompts[key] = Prompt((file, row))
         one.batches += number not in seen
         seen.add(number)
         one.last = (file, row)
