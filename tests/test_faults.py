@@ -28,7 +28,7 @@ from adaroll_trl.checkpoint import checkpoint_to_resume, save_state
 from adaroll_trl.files import write_json
 from adaroll_trl.solver.store import TableStore, TableStoreWarning
 from adaroll_trl.user_functions import checked_rewards, checked_rollouts, raise_reward_errors
-from tests.tiny import same_weights
+from tests.tiny import same_weights, sums_dataset, weights
 
 ROOT = Path(__file__).parent.parent
 SETUPS: dict[str, dict[str, Any]] = {
@@ -88,7 +88,7 @@ def cases() -> list[dict[str, Any]]:
             "options": {**LONGER, **WHOLE_BATCH, "dataloader_num_workers": 2},
         },
         *(case for kill in KILLS for case in killed(*kill)),
-        *(faulty(kind) for kind in ("raise", "string", "two functions")),
+        *(faulty(kind) for kind in ("raise", "string", "two functions", "another option")),
         faulty("inf", rank=0),
         faulty("hang", group_timeout=4, patience=1),
         *(faulty(kind, rollout_func=True) for kind in ("nothing", "empty rows")),
@@ -258,14 +258,17 @@ def test_a_reward_that_hangs_ends_the_others_when_the_process_group_times_out(pl
 
 
 @pytest.mark.multiprocess
-def test_processes_that_were_set_up_differently_are_refused_on_all(played):
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("two functions", "reward_funcs differs between processes: ['judge'] on process 0; ['judge', 'length_reward'"),
+        ("another option", "min_rollouts differs between processes: 1 on process 0; 2 on process 1. All processes"),
+    ],
+)
+def test_processes_that_were_set_up_differently_are_refused_on_all(played, kind, message):
+    assert played.codes(kind) == [1, 1]
     for rank in (0, 1):
-        text = played.text("two functions", rank)
-        assert (
-            "ValueError: reward_funcs differs between processes: ['judge'] on process 0; ['judge', 'length_reward'"
-            in text
-        )
-    assert played.codes("two functions") == [1, 1]
+        assert f"ValueError: {message}" in played.text(kind, rank)
 
 
 @pytest.mark.multiprocess
@@ -329,6 +332,29 @@ def test_rewards_that_cannot_be_name_function_value_and_place(returned, message)
 def test_rewards_that_trl_takes_are_taken(returned):
     np.testing.assert_array_equal(scored(returned).numpy(), [1.0, np.nan, 0.0])
     np.testing.assert_array_equal(scored(iter([torch.tensor(1.0), np.float32(2), torch.tensor([3.0])])), [1, 2, 3])
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_rollout_without_reward_is_neither_success_nor_failure(build, missing):
+    found: dict[str, list[int]] = {}  # successes and failures by prompt
+    asked: list[float | None] = []
+
+    def patchy(completion_ids: list[list[int]], number: list[int], **kwargs: Any) -> list[float | None]:
+        values = [(0.0, 1.0, missing)[sum(ids) % 3] for ids in completion_ids]
+        for prompt, value in zip(number, values, strict=True):
+            counts = found.setdefault(str(prompt), [0, 0])
+            if value in (0.0, 1.0):
+                counts[value == 0.0] += 1
+        asked.extend(values)
+        return values
+
+    data = sums_dataset(8)
+    data = data.add_column("prompt_id", [str(number) for number in data["number"]])
+    trainer = build(AdaRollGRPOTrainer, reward=patchy, dataset=data, rounds=3, belief_decay=1.0, max_steps=4)
+    trainer.train()
+    assert trainer.state.global_step == 4
+    assert trainer._beliefs.state_dict() == found
+    assert 0 < sum(map(sum, found.values())) < len(asked)
 
 
 def test_a_reward_model_that_overflows_is_named():
@@ -530,6 +556,7 @@ def test_a_server_that_dies_ends_the_run_and_a_new_one_goes_on_from_the_checkpoi
         """Ends in the middle of the answer to its `life`-th request for completions."""
 
         life = 10**9
+        answered: dict[tuple[int, ...], int]  # how often each prompt was asked for before the last request
 
         def __init__(self) -> None:
             super().__init__()
@@ -537,7 +564,9 @@ def test_a_server_that_dies_ends_the_run_and_a_new_one_goes_on_from_the_checkpoi
 
         def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
             self.life -= 1
-            if self.life < 0:
+            if self.life == 0:
+                self.answered = dict(self._numbers._asked)
+            elif self.life < 0:
                 threading.Thread(target=self.__exit__).start()
                 raise ConnectionAbortedError  # in the handler's thread: the client sees its connection end
             return super()._complete(body)
@@ -560,15 +589,17 @@ def test_a_server_that_dies_ends_the_run_and_a_new_one_goes_on_from_the_checkpoi
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
-    with Dying() as server:
-        first = make(server)
-        server.life = a_batch + 1  # in the second batch, after a round of it has been scored
+    with Dying() as dying:
+        first = make(dying)
+        dying.life = a_batch + 1  # in the second batch, after a round of it has been scored
         with pytest.raises(OSError, match=r"Max retries exceeded|Connection"):
             first.train()
     assert first.state.global_step == 2
     with StandInServer() as server:
+        server._numbers._asked = dying.answered  # from the checkpoint on it says what the first server would have said
         second = make(server)
         second.train(resume_from_checkpoint=True)
     assert second.state.global_step == 6
-    counted = sum(map(sum, second._beliefs.state_dict().values()))
-    assert counted == sum(map(sum, whole._beliefs.state_dict().values())) == 3 * 16, "each rollout once"
+    assert sum(map(sum, second._beliefs.state_dict().values())) == 3 * 16, "each rollout once"
+    assert second._beliefs.state_dict() == whole._beliefs.state_dict()
+    assert same_weights(weights(second), weights(whole))

@@ -15,8 +15,8 @@ the first case, whose faults happen before the first restart only. A case is a d
     options     of the trainer's config, on top of OPTIONS
     resume      what `train` gets as `resume_from_checkpoint`
     kill        {"phase", "rank", "step"}: kill -9 in that phase, at the first chance from that step
-    fault       {"kind", "ranks", "step"}: what goes wrong there: the reward function, generation, or the disk
-    prepare     {"run", "files"}: copy the checkpoints of that run, then overwrite (or with None remove) these files
+    fault       {"kind", "ranks", "step"}: what goes wrong there: the reward function, generation, the disk, the setup
+    prepare     {"run", "files"}: copy the checkpoints of that run, then overwrite these files
     multiple_of rounds' totals are multiples of it, as of the ranks with more of them
     threads     of the solver, which is then asked before training, for each reward, and by the data loader's workers
     tables      true: instead of training, all ranks ask for one table in one folder at once
@@ -113,24 +113,14 @@ class Rank:
             raise RuntimeError("judge is down")
         if kind == "hang":
             time.sleep(600)
-        most = values[:-1]
-        changed = {
-            "short": most,
-            "none": None,
-            "string": [*most, "good"],
-            "inf": [*most, float("inf")],
-            "nan": [float("nan")] * len(values),
-            "all none": [None] * len(values),
-        }
-        return changed.get(kind or "", values)
+        wrong = {"string": "good", "inf": float("inf")}
+        return [*values[:-1], wrong[kind]] if kind in wrong else values
 
     def rollout(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """Generation by the user, which returns nothing where that is the fault."""
         kind = self.faulty()
         ids = [[5 + i % 3, 7, 1] for i in range(len(prompts))]
-        if kind == "no rows":
-            ids = []
-        elif kind == "empty rows":
+        if kind == "empty rows":
             ids = [[] for _ in prompts]
         prompt_ids = [[5, 6]] * len(ids)
         result = {"prompt_ids": prompt_ids, "completion_ids": ids, "logprobs": [[0.0] * len(row) for row in ids]}
@@ -155,8 +145,9 @@ class Rank:
             PartialState(cpu=True, timeout=timedelta(seconds=seconds))
             options["accelerator_config"] = {"use_configured_state": True}
         funcs: list[Any] = [self.named_reward()]
-        if self.fault["kind"] == "two functions" and self.rank in self.fault["ranks"]:
-            funcs.append(length_reward)
+        if self.rank in self.fault["ranks"]:  # set up unlike the others
+            funcs += [length_reward] if self.fault["kind"] == "two functions" else []
+            options |= {"min_rollouts": 2} if self.fault["kind"] == "another option" else {}
         return make_trainer(
             TRAINERS[case["trainer"]],
             model_dir=self.model_dir,
@@ -257,8 +248,7 @@ def play(case: dict[str, Any], model_dir: Path, output: Path) -> dict[str, Any]:
     if prepare := case.get("prepare"):
         shutil.copytree(output / prepare["run"], output / case["run"])
         for name, text in prepare["files"].items():
-            path = output / case["run"] / name
-            path.unlink() if text is None else path.write_text(text)
+            (output / case["run"] / name).write_text(text)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
