@@ -468,10 +468,10 @@ def test_misuse_is_told():
         planner.record(1, True)
     first, second = planner.next_prompt(), planner.next_prompt()
     for success in (float("nan"), 2, 1.0, "x", np.array([True, False])):  # a reward is no success
-        with pytest.raises(ValueError, match="success=.* must be True or False, or None"):
+        with pytest.raises(ValueError, match=r"success=.* must be True or False, or None"):
             planner.record(first, success)
     for prompt in (0.0, "x", None):
-        with pytest.raises(ValueError, match="prompt=.* must be the whole number"):
+        with pytest.raises(ValueError, match=r"prompt=.* must be the whole number"):
             planner.record(prompt, True)
     planner.record(np.int64(first), np.bool_(True))  # what was refused has changed nothing
     planner.record(second, None)
