@@ -363,6 +363,16 @@ def test_a_log_and_a_state_from_anybody_are_read_as_far_as_they_go(adaptive):
         assert list(figures.draw_calibration(load_runs([adaptive]))) == []
 
 
+def test_steps_that_no_run_has_do_not_end_a_report(adaptive):
+    """An array as long as these steps would not fit into any memory."""
+    log = json.loads((adaptive / "trainer_state.json").read_text())
+    shown = {"reward": 0.4, "frac_reward_zero_std": 0.5, "step_time": 1.0, "eval_runtime": 1.0}
+    odd = [{**shown, "step": step} for step in (-5, 0, 0.5, 10**12, -(10**12), 1e300, -1e300, 10**400, "7", True)]
+    write_log(adaptive, [*log["log_history"], *odd])
+    assert main([str(adaptive), "--output", str(adaptive / "page.html")]) == 0
+    assert "Mean reward over steps" in (adaptive / "page.html").read_text()
+
+
 def test_texts_of_strangers_become_plain_and_short():
     assert plain_text([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "two"}]}]) == (
         "user: [image] two"
