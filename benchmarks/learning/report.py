@@ -79,8 +79,8 @@ def _page(runs: Sequence[Run], results: Path) -> Iterator[str]:
         for cell in (cell for stage in STAGES.values() for cell in stage):
             due[cell.regime] |= {((cell.regime, cell.arm, cell.factor), seed) for seed in SEEDS}
         complete = [name for name, cells_due in due.items() if cells_due <= stored]
-        but = f" {', '.join(complete)} is: the verdict below is about it." if complete else ""
-        yield f"\n**Not complete: the tables of most regimes are not a verdict yet.{but}**"
+        rest = [name for name in due if name not in complete]
+        yield f"\n**Complete: {', '.join(complete) or 'none'}. Under way, and no verdict yet: {', '.join(rest)}.**"
     yield "\n![Learning curves](learning.png)\n" if results.with_suffix(".png").exists() else ""
     yield from _verdict(cells)
     yield from _regimes(cells)
