@@ -31,8 +31,8 @@ class ContinuousBatching(Engine):
         config = options.get("generation_config") or model.generation_config
         self._open = ExitStack()
         self._manager = self._open.enter_context(_manager_of(model, prompts.values(), in_flight, options))
-        # Not every transformers takes it from the config here, as `generate_batch` does
         self._busy = self._moved = time.monotonic()  # when the manager last had work, and last did some
+        # Not every transformers takes it from the config here, as `generate_batch` does
         self._eos = {} if config.eos_token_id is None else {"eos_token_id": config.eos_token_id}
 
     def submit(self, name: str, prompt: int) -> None:
