@@ -289,6 +289,7 @@ FORGED: dict[str, tuple[str | bytes, str]] = {
         "reward_weights=[1, 'b'] was left out, since it must be a list",
     ),
     "a reward by list": ('{"success_reward": ["right"]}', "success_reward=['right'] was left out"),
+    "steps of text": ('{"num_iterations": "<b>"}', "num_iterations='<b>' was left out, since it must be an integer"),
     "a utility": ('{"utility": [[]]}', "utility=[[]] was left out"),
 }
 

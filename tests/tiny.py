@@ -35,6 +35,13 @@ def leave_process_group() -> None:
         torch.distributed.destroy_process_group()
 
 
+def engine_of(trainer: Any) -> tuple[str, int]:
+    """What wraps the model, by the name of its class, and DeepSpeed's ZeRO stage; 0 without."""
+    wrapped = trainer.model_wrapped
+    stage = wrapped.zero_optimization_stage() if hasattr(wrapped, "zero_optimization_stage") else 0
+    return type(wrapped).__name__, stage
+
+
 def sums_dataset(size: int, plain: bool = False) -> Dataset:
     texts = [f"What is {i} + {i * i % 97}{' in words' * (i % 3)}?" for i in range(size)]
     prompts: list[Any] = texts if plain else [[{"role": "user", "content": text}] for text in texts]

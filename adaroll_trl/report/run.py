@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from ..plots import moving_average
 from ..simulation.pass_counts import PassCounts
 from .completions import Completions, read_tables
 from .files import RunFiles, read_run, step_of
+from .settings import STEPS_OF_A_BATCH
 
 FloatArray = NDArray[np.float64]
 
@@ -109,15 +109,8 @@ class Run:
 
     def _steps_of_a_batch(self) -> int:
         """As the settings have it; 1 where they do not tell."""
-        names = ("steps_per_generation", "num_iterations", "gradient_accumulation_steps")
-        parts, iterations, accumulated = (self.files.settings.get(name) for name in names)
-        if not (_is_count(parts) and _is_count(iterations) and _is_count(accumulated)):
-            return 1
-        return max(1, parts * iterations // accumulated)
-
-
-def _is_count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and value > 0
+        parts, iterations, accumulated = (self.files.settings.get(name) for name in STEPS_OF_A_BATCH)
+        return max(1, parts * iterations // accumulated) if parts and iterations and accumulated else 1
 
 
 def load_runs(folders: list[Path]) -> list[Run]:

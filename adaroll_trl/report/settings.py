@@ -11,7 +11,8 @@ from ..values import is_number
 MOST_BYTES = 4_000_000  # of the file; a few thousand in fact
 _MOST_SETTINGS = 1_000  # some 200 in fact
 _LONGEST_NAME = 80
-_LARGEST_GROUP = 10_000
+_LARGEST_COUNT = 10_000
+_COUNT = f"an integer from 1 to {_LARGEST_COUNT:,}"
 
 # Training arguments that say what was done, in the order of the report; all others come below.
 MAIN_SETTINGS = (
@@ -67,13 +68,16 @@ def _is_reward_weights(value: Any) -> bool:
     return isinstance(value, list) and all(map(is_number, value))
 
 
-def _is_group_size(value: Any) -> bool:
-    return isinstance(value, int) and is_number(value) and 0 < value <= _LARGEST_GROUP
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and is_number(value) and 0 < value <= _LARGEST_COUNT
 
 
+# A batch lasts (the first times the second, over the third) optimiser steps
+STEPS_OF_A_BATCH = ("steps_per_generation", "num_iterations", "gradient_accumulation_steps")
 # What the report computes with: how it is told from what no trainer had, and in words. None is never used.
 _USED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "num_generations": (_is_group_size, f"an integer from 1 to {_LARGEST_GROUP:,}"),
+    "num_generations": (_is_count, _COUNT),
+    **dict.fromkeys(STEPS_OF_A_BATCH, (_is_count, _COUNT)),
     "success_threshold": (is_number, "a number"),
     "success_reward": (lambda value: isinstance(value, str), "a name"),
     "reward_weights": (_is_reward_weights, "a list of numbers"),

@@ -49,6 +49,15 @@ class Batches:
         """`alpha` and `beta` of some batches."""
         return (self.alpha, self.beta) if self.alike else (self.alpha[which], self.beta[which])
 
+    def beliefs_of(self, number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """`alpha` and `beta` of the prompts of one batch, each of shape (prompts,)."""
+        alpha, beta = self.beliefs(slice(number, number + 1))
+        return alpha[0], beta[0]
+
+    def names_of(self, number: int) -> list[str]:
+        """Those of the prompts of one batch."""
+        return [f"{self.first + number}-{prompt}" for prompt in range(self.prompts)]
+
     def part(self, which: NDArray[np.int64]) -> Batches:
         """Some of the batches."""
         alpha, beta = self.beliefs(which)

@@ -16,8 +16,7 @@ def play_allocator(allocator: Allocator, batches: Batches) -> Played:
     successes, spent = batches.nothing_played()
     known = _Decisions(allocator)
     for number in range(len(batches)):
-        names = [f"{batches.first + number}-{prompt}" for prompt in range(batches.prompts)]
-        successes[number], spent[number], _ = play_batch(known, batches, number, names)
+        successes[number], spent[number], _ = play_batch(known, batches, number, batches.names_of(number))
     return successes, spent
 
 
@@ -31,7 +30,7 @@ def play_batch(
     """
     outcomes, budget = batches.outcomes[number], batches.budget
     prompts = len(names)
-    alpha, beta = (belief[0 if batches.alike else number] for belief in (batches.alpha, batches.beta))
+    alpha, beta = batches.beliefs_of(number)
     cumulative = np.concatenate([np.zeros((prompts, 1), dtype=np.int64), outcomes.cumsum(axis=1)], axis=1)
     everyone = np.arange(prompts)
     spent = first = np.zeros(prompts, dtype=np.int64)

@@ -58,16 +58,16 @@ def play_streams(
         for number in range(len(batches)):
             successes[number], rollouts[number] = _play(allocator, batches, number, lengths[number], in_flight)
         return successes, rollouts
-    parts = [slice(None)] if batches.alike else [slice(number, number + 1) for number in range(len(batches))]
-    for part in parts:
-        alpha, beta = (belief[0] for belief in batches.beliefs(part))
+    step = len(batches) if batches.alike else 1
+    for first in range(0, len(batches), step):
+        part = slice(first, first + step)
         result = stream_batches(
             DrawnBatches(rates[part], batches.outcomes[part].astype(np.int64), lengths[part]),
             allocator.utility,
             batches.budget,
             in_flight,
             batches.minimum,
-            prior=(alpha, beta),
+            prior=batches.beliefs_of(first),
         )
         successes[part], rollouts[part] = result.successes, result.rollouts
     return successes, rollouts
@@ -77,12 +77,14 @@ def _play(
     allocator: Allocator, batches: Batches, number: int, lengths: NDArray[np.int64], in_flight: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """One batch, held to its bounds as the trainer does."""
-    n, outcomes = batches.prompts, batches.outcomes[number]
-    alpha, beta = (belief[0 if batches.alike else number] for belief in (batches.alpha, batches.beta))
-    zeros = np.zeros(n, dtype=np.int64)
-    names = [f"{batches.first + number}-{prompt}" for prompt in range(n)]
+    outcomes, zeros = batches.outcomes[number], np.zeros(batches.prompts, dtype=np.int64)
     state = AllocationState(
-        zeros, zeros, alpha, beta, prompt_ids=names, min_rollouts=batches.minimum, max_rollouts=batches.maximum
+        zeros,
+        zeros,
+        *batches.beliefs_of(number),
+        prompt_ids=batches.names_of(number),
+        min_rollouts=batches.minimum,
+        max_rollouts=batches.maximum,
     )
     ledger = Ledger(allocator.stream(state, batches.budget, in_flight), allocator.name, state)
     running: list[tuple[int, int, Rollout]] = []

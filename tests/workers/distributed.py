@@ -32,6 +32,7 @@ from tests.tiny import (
     RecordingTrainer,
     completions_of,
     deepspeed_config,
+    engine_of,
     leave_process_group,
     length_reward,
     make_trainer,
@@ -98,12 +99,6 @@ def numbers(trainer: Any) -> list[dict[str, float]]:
     return [{k: v for k, v in entry.items() if "time" not in k} for entry in trainer.state.log_history[:-1]]
 
 
-def engine(trainer: Any) -> tuple[str, int, int]:
-    wrapped = trainer.model_wrapped
-    stage = wrapped.zero_optimization_stage() if hasattr(wrapped, "zero_optimization_stage") else 0
-    return type(wrapped).__name__, stage, trainer.accelerator.num_processes
-
-
 def equivalence(results: dict[str, Any]) -> None:
     cases: dict[str, Any] = {"default": {}}
     if BACKEND == "ddp":
@@ -116,7 +111,7 @@ def equivalence(results: dict[str, Any]) -> None:
             "plain": (full_weights(plain), numbers(plain)),
             "ours": (full_weights(ours), numbers(ours)),
             "other": (full_weights(other), numbers(other)),
-            "engine": engine(ours),
+            "engine": (*engine_of(ours), ours.accelerator.num_processes),
         }
 
 

@@ -24,6 +24,7 @@ elif os.environ.get("ACCELERATE_USE_FSDP") == "true":
     PartialState(cpu=True).distributed_type = DistributedType.MULTI_GPU
 
 from adaroll_trl import AdaRollGRPOTrainer
+from tests.tiny import engine_of
 
 OUTPUT = Path(sys.argv[1])
 SCRIPT = Path(__file__).parent.parent.parent / "scripts" / "train.py"
@@ -35,7 +36,7 @@ def record(trainer: Any) -> dict[str, Any]:
         "world": trainer.accelerator.num_processes,
         "rank": trainer.accelerator.process_index,
         "engine": [base.__name__ for base in type(wrapped).__mro__],
-        "stage": wrapped.zero_optimization_stage() if hasattr(wrapped, "zero_optimization_stage") else 0,
+        "stage": engine_of(trainer)[1],
         # FSDP2 holds DTensors, ZeRO-3 parameters that it converted; ones as small as these it keeps whole
         "spread": all(hasattr(parameter, "to_local") or hasattr(parameter, "ds_id") for parameter in parameters),
         "steps": trainer.state.global_step,

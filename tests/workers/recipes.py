@@ -24,7 +24,7 @@ import deepspeed
 
 from adaroll_trl.training.arguments import parse
 from adaroll_trl.training.run import build_trainer
-from tests.tiny import deepspeed_config, leave_process_group, parity_reward
+from tests.tiny import deepspeed_config, engine_of, leave_process_group, parity_reward
 from tests.tiny_recipes import adapted
 
 FOLDER, RANK = Path(sys.argv[1]), int(os.environ["RANK"])
@@ -44,9 +44,8 @@ def run(words: list[str]) -> dict[str, Any]:
     before = whole_weights(trainer.model)
     trainer.train()
     after = whole_weights(trainer.model)
-    engine = trainer.model_wrapped
     return {
-        "engine": (type(engine).__name__, engine.zero_optimization_stage(), trainer.accelerator.num_processes),
+        "engine": (*engine_of(trainer), trainer.accelerator.num_processes),
         "class": type(base).__name__,
         "spread": all(p.ds_tensor.numel() < p.ds_numel for p in trainer.model.parameters() if p.ds_numel > 1),
         "adapted": adapted(trainer.model),

@@ -27,7 +27,7 @@ if LAUNCH == "zero3":
 from tests.compatibility import adaptive, ids_parity, parity
 from tests.standin import StandInLLM, pretend_vllm
 from tests.test_streaming import CONTINUOUS, threads_of_streams
-from tests.tiny import deepspeed_config, leave_process_group
+from tests.tiny import deepspeed_config, engine_of, leave_process_group
 
 MODEL, OUTPUT, URL = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[4]
 RANK = int(os.environ["RANK"])
@@ -69,18 +69,13 @@ class Scored:
         return parity(completion_ids=completion_ids, **columns)
 
 
-def engine(trainer: Any) -> tuple[str, int]:
-    wrapped = trainer.model_wrapped
-    return type(wrapped).__name__, wrapped.zero_optimization_stage() if LAUNCH == "zero3" else 0
-
-
 def run(options: dict[str, Any]) -> dict[str, Any]:
     reward = Scored()
     trainer = build(reward=reward, **options)
     trainer.train()
     return {
         "world": trainer.accelerator.num_processes,
-        "engine": engine(trainer),
+        "engine": engine_of(trainer),
         "outputs": [output for _, output in trainer.recorded],
         "scored": reward.rows,
         "columns": {name: list(values) for name, values in trainer._logs["extra"].items()},

@@ -34,7 +34,15 @@ from trl import GRPOTrainer
 from adaroll_trl.streaming.apart import replaced
 from tests.compatibility import BUDGET, adaptive
 from tests.cpu_vllm import Record, colocate, connect, finished_requests, rescored
-from tests.tiny import RecordingTrainer, deepspeed_config, leave_process_group, make_trainer, prompts_of, weights
+from tests.tiny import (
+    RecordingTrainer,
+    deepspeed_config,
+    engine_of,
+    leave_process_group,
+    make_trainer,
+    prompts_of,
+    weights,
+)
 
 MODEL, OUTPUT = Path(sys.argv[1]), Path(sys.argv[2])
 URL = sys.argv[4] if len(sys.argv) > 4 else None
@@ -139,11 +147,6 @@ def differences(output: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def engine(trainer: Any) -> tuple[str, int]:
-    wrapped = trainer.model_wrapped
-    return type(wrapped).__name__, wrapped.zero_optimization_stage() if LAUNCH == "zero3" else 0
-
-
 def run(record: Record, checkpoint: Any, faults: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
     record.reset(**(faults or {}))
     trainer = build(**options)
@@ -152,7 +155,7 @@ def run(record: Record, checkpoint: Any, faults: dict[str, Any] | None = None, *
     trainer.train()
     outputs = [output for _, output in trainer.recorded]
     return {
-        "engine": engine(trainer),
+        "engine": engine_of(trainer),
         "world": trainer.accelerator.num_processes,
         "budget": BUDGET,
         "steps": trainer.state.global_step,
