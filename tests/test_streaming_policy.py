@@ -16,6 +16,7 @@ from adaroll_trl.allocators import (
     Allocator,
     RolloutStream,
     allocator_class,
+    cannot_stream,
     make_allocator,
     streaming_allocators,
 )
@@ -53,8 +54,11 @@ def test_which_allocators_stream():
         ("vigor", "outcomes of a round, by whose variances"),
         ("adaroll_joint", "outcomes of a block's last draws"),
     ):
-        with pytest.raises(ValueError, match=f"{name!r} cannot stream: it waits for .*{reason}.*{', '.join(names)}"):
-            make_allocator(name).stream(state, 4, 2)
+        allocator = make_allocator(name)
+        with pytest.raises(ValueError, match=f"{name!r} cannot stream: it waits for .*{reason}"):
+            allocator.stream(state, 4, 2)
+        assert reason in cannot_stream(allocator)
+        assert f"These can: {', '.join(names)}." in cannot_stream(allocator)
 
 
 @st.composite

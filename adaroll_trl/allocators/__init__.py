@@ -8,7 +8,7 @@ from typing import Any
 
 from ..utilities import Utility, UtilityFunction, make_utility
 from .adaroll import AdaRollAllocator
-from .base import AllocationState, Allocator, RolloutStream
+from .base import AllocationState, Allocator, RolloutStream, decides_in_rounds
 from .cero import CeroAllocator
 from .dars import DarsAllocator
 from .hora import HoraAllocator
@@ -125,6 +125,14 @@ def streaming_allocators() -> tuple[str, ...]:
     return tuple(name for name, cls in _CLASSES.items() if cls.streams)
 
 
+def cannot_stream(allocator: Allocator | type[Allocator]) -> str:
+    """Why an allocator decides in rounds only, and which do not."""
+    return (
+        f"{decides_in_rounds(allocator)} These can: {', '.join(streaming_allocators())}. Use one of them, or keep "
+        "this one and generate in rounds."
+    )
+
+
 def maximises_utility(name: str) -> bool:
     """Whether the allocator of that name maximises the `utility` that it is given; the others have aims of their own.
 
@@ -142,6 +150,7 @@ __all__ = [
     "Allocator",
     "RolloutStream",
     "allocator_class",
+    "cannot_stream",
     "check_own_options",
     "check_own_values",
     "make_allocator",

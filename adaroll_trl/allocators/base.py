@@ -139,7 +139,7 @@ class Allocator(ABC):
         Raises:
             ValueError: if this allocator decides in rounds only.
         """
-        raise ValueError(cannot_stream(self))
+        raise ValueError(decides_in_rounds(self))
 
     def observe(self, state: AllocationState) -> None:  # noqa: B027 (nothing to learn is the usual case)
         """A batch is over: `state` has all its outcomes, and the beliefs from before it. Called once, then."""
@@ -193,12 +193,9 @@ class Allocator(ABC):
         return state
 
 
-def cannot_stream(allocator: Allocator | type[Allocator]) -> str:
-    """Why an allocator decides in rounds only, and which do not."""
-    from . import streaming_allocators  # the list of all allocators is made from this module
-
+def decides_in_rounds(allocator: Allocator | type[Allocator]) -> str:
+    """Why an allocator does not stream, in a sentence."""
     return (
         f"allocator={allocator.name!r} cannot stream: it waits for {allocator.waits_for}, and in a stream some "
-        f"rollouts are always pending. These can: {', '.join(streaming_allocators())}. Use one of them, or keep this "
-        "one and generate in rounds."
+        "rollouts are always pending."
     )

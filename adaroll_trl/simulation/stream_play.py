@@ -12,9 +12,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..allocators import AllocationState, Allocator, allocator_class
+from ..allocators import AllocationState, Allocator, allocator_class, cannot_stream
 from ..allocators.adaroll import AdaRollAllocator
-from ..allocators.base import cannot_stream
 from ..streaming.loop import Ledger
 from ..streaming.rollout import Rollout
 from .batches import Batches, Played

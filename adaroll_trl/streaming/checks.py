@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from ..allocators import Allocator
-from ..allocators.base import cannot_stream
+from ..allocators import Allocator, cannot_stream
 from .seams import streams_on_main
 
 _ROUNDS = "Set stream_rollouts=False, which generates in rounds."
