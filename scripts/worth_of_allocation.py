@@ -12,17 +12,20 @@ import argparse
 import datetime
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaroll_trl.markdown import markdown_table
+from adaroll_trl.priors import fit_beta_prior
 from adaroll_trl.simulation import Difficulty, PassCounts, Setting, difficulty_bound, parse_difficulty, point, rates
 from adaroll_trl.utilities import Utility, make_utility
 
 ROOT = Path(__file__).parent.parent
 GROUP, PROMPTS, LEAST, MOST, LARGEST = 8, 16, 2, 32, 64
+VISITS = 2000  # prompts from which the prior is fitted
 KAPPAS = (0.0, 0.5, 2.0, 8.0, np.inf)
 
 
@@ -95,12 +98,20 @@ def rows(difficulty: Difficulty, batches: int) -> Iterator[list[str]]:
             difficulty_bound(difficulty, PROMPTS, PROMPTS * GROUP, utility, LEAST, MOST, carried) / PROMPTS
             for carried in (0, GROUP)
         ]
-        setting = Setting(difficulty, num_prompts=PROMPTS, utility=utility)
-        played = (setting.play("adaroll", batches, seed=0).utility / PROMPTS).value
+        flat = Setting(difficulty, num_prompts=PROMPTS, utility=utility)
+        fitted = replace(flat, prior=fitted_prior(difficulty))
+        settings = [flat, fitted, replace(fitted, carried=GROUP, rounds=1)]
+        played = [setting.play("adaroll", batches, seed=0).utility.value / PROMPTS for setting in settings]
         plain = difficulty.expected(utility, GROUP)
-        cells = [max(played, plain), max(bounds[0], plain), max(bounds[1], plain), known_rates(difficulty, utility)]
+        cells = [max(value, plain) for value in (*played, *bounds, known_rates(difficulty, utility))]
         name = {0.0: "0 (`mixed`)", np.inf: "infinite (`mass`)"}.get(kappa, f"{kappa:g}")
         yield [name, *(equal_groups(difficulty, utility, cell) for cell in cells)]
+
+
+def fitted_prior(difficulty: Difficulty) -> tuple[float, float]:
+    """What `prior_source="empirical_bayes"` finds after many prompts of GROUP rollouts each."""
+    successes = np.arange(GROUP + 1)
+    return fit_beta_prior(successes, GROUP - successes, VISITS * difficulty.success_chances(GROUP))
 
 
 def page(results: Path, batches: int) -> Iterator[str]:
@@ -112,14 +123,17 @@ def page(results: Path, batches: int) -> Iterator[str]:
         "weighted best; kappa is the noise of one rollout against the spread between prompts), then an allocation of "
         "8 rollouts a prompt is worth as much as equal groups of the size in the table. Doubling GRPO's rollouts "
         "would be 16.\n\n"
-        "- **adaroll**: 4 rounds, believed Beta(1, 1), simulated; 8.0 where it is no better than equal groups.\n"
+        "- **flat prior**: `adaroll`, 4 rounds, believed Beta(1, 1), simulated; 8.0 where it is no better than equal "
+        "groups.\n"
+        '- **fitted prior**: the same with the prior that `prior_source="empirical_bayes"` finds.\n'
+        "- **8 seen, 1 round**: the same with 8 earlier outcomes of each prompt, and one round.\n"
         "- **nothing known**, **8 known**: bounds; no policy is worth more, however many rounds it has, if it knows "
         "the distribution of the pass rates and 0 or 8 earlier outcomes of each prompt.\n"
         "- **rates known**: every pass rate known exactly before the first rollout, one round.\n"
     )
     for name, difficulty in difficulties(results).items():
         yield f"## {name}\n"
-        heads = ["kappa", "adaroll, 4 rounds", "nothing known", "8 known", "rates known"]
+        heads = ["kappa", "flat prior", "fitted prior", "8 seen, 1 round", "nothing known", "8 known", "rates known"]
         yield from markdown_table(heads, rows(difficulty, batches))
         yield ""
 

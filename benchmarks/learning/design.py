@@ -57,6 +57,31 @@ WORTH_ARMS: dict[str, dict[str, Any]] = {
     **{arm: REPEATED_ARMS[arm] for arm in ("cero", "vip", "knapsack")},
 }
 
+# After the regimes with repeated prompts were complete: see the second amendment in PLAN.md
+LATER_ARMS: dict[str, dict[str, Any]] = {
+    "grpo-unscaled": FRESH_ARMS["grpo-unscaled"],  # what `progress` changes besides its allocation
+    "carry-progress-fitted": {**_CARRY, **_PROGRESS, **_FITTED, "rounds": 1},
+}
+BEST = ("cero", "carry-progress", "vip")  # by mean area under the curve over HR, UR and HHR
+_MANY: dict[str, Any] = {"prompts": 128, "steps": 50, "learning_rate": 5e-4, "factor": "P128"}
+
+
+def one_factor(regime: str, arms: dict[str, dict[str, Any]]) -> list[Cell]:
+    """What changes for these arms, and GRPO where it is changed too, if one factor of the base point is another."""
+    return [
+        Cell(regime, "grpo", GRPO, **_MANY),
+        *(
+            cell
+            for arm, options in arms.items()
+            for cell in (
+                *(Cell(regime, arm, options, num_generations=size, factor=f"G{size}") for size in (4, 16)),
+                Cell(regime, arm, options, **_MANY),
+                *(Cell(regime, arm, {**options, "min_rollouts": least}, factor=f"min{least}") for least in (1, 4)),
+            )
+        ),
+    ]
+
+
 STAGES: dict[str, list[Cell]] = {
     # Does it help at all to have more rollouts? If not, no allocation can be seen to.
     "gain": [
@@ -72,5 +97,10 @@ STAGES: dict[str, list[Cell]] = {
         *(Cell("HHR", arm, options) for arm, options in WORTH_ARMS.items()),
         *(Cell(regime, "progress-fitted", {**_PROGRESS, **_FITTED}) for regime in FRESH),
         *(Cell(regime, "carry-progress-8", WORTH_ARMS["carry-progress-8"]) for regime in REPEATED),
+    ],
+    "later": [Cell(regime, arm, options) for regime in ("HHR", "HR", "UR") for arm, options in LATER_ARMS.items()],
+    "factors": [
+        *one_factor("HHR", {arm: REPEATED_ARMS[arm] for arm in BEST}),
+        Cell("HHR", "carry-progress", {**REPEATED_ARMS["carry-progress"], "rounds": 4}, factor="rounds4"),
     ],
 }

@@ -87,7 +87,7 @@ def _page(runs: Sequence[Run], results: Path) -> Iterator[str]:
     yield from _gain(cells)
     for name in REGIMES:
         yield from _arms(cells, name)
-    for factor in sorted({key[2] for key in cells if key[2] and not key[2].startswith("G")}):
+    for factor in _factors(cells):
         yield from _factor(cells, factor)
     yield from _diagnostics(cells)
     yield from _weights(cells)
@@ -109,6 +109,16 @@ def _cell_text(difference: Difference, scale: float, digits: int = 1) -> str:
 
 def _arms_of(cells: Cells, regime: str, factor: str = "") -> list[str]:
     return [arm for r, arm, f in cells if r == regime and f == factor and arm != GRPO]
+
+
+def _factors(cells: Cells) -> list[str]:
+    """What was changed from the base point for any arm besides GRPO."""
+    return sorted({factor for _, arm, factor in cells if factor and arm != GRPO})
+
+
+def _baseline(cells: Cells, regime: str, factor: str) -> Mapping[int, Run]:
+    """GRPO's runs to compare with: those of the base point where it does not know the factor (rounds, minimum)."""
+    return cells.get((regime, GRPO, factor)) or cells.get((regime, GRPO, ""), {})
 
 
 def _hard(cells: Cells, regime: str) -> Any:
@@ -133,9 +143,8 @@ def _verdict(cells: Cells) -> Iterator[str]:
     """What the simultaneous intervals say about the primary outcomes, in words."""
     better, worse, total = [], [], 0
     for regime in REGIMES:
-        for factor in sorted({key[2] for key in cells if key[0] == regime and not key[2].startswith("G")}):
-            grpo = cells.get((regime, GRPO, factor), {})
-            arms = _arms_of(cells, regime, factor)
+        for factor in ("", *_factors(cells)):
+            grpo, arms = _baseline(cells, regime, factor), _arms_of(cells, regime, factor)
             for arm in arms:
                 for label, outcome in (("final pass@1", final), ("area", area)):
                     difference = compare(cells[regime, arm, factor], grpo, outcome, len(arms))
@@ -214,12 +223,11 @@ def _comparison(cells: Cells, regime: str, factor: str, grpo: Mapping[int, Run],
 def _factor(cells: Cells, factor: str) -> Iterator[str]:
     yield f"## One factor changed: {factor}\n"
     for regime in REGIMES:
-        grpo, arms = cells.get((regime, GRPO, factor), {}), _arms_of(cells, regime, factor)
+        arms = _arms_of(cells, regime, factor)
         if not arms:
             continue
-        base = grpo or cells.get((regime, GRPO, ""), {})  # GRPO does not know the factor: rounds, minimum
         yield f"{regime}:\n"
-        yield from _comparison(cells, regime, factor, base, arms)
+        yield from _comparison(cells, regime, factor, _baseline(cells, regime, factor), arms)
 
 
 def _diagnostics(cells: Cells) -> Iterator[str]:
