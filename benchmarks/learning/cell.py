@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,7 @@ class _Follow(TrainerCallback):
         self.seconds: list[float] = []
         self.effective: list[float] = []
         self.norms: list[float] = []
+        self.kappas: list[float] = []
         self.started = 0.0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -77,6 +80,8 @@ class _Follow(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs and "grad_norm" in logs:
             self.norms.append(float(logs["grad_norm"]))
+        if logs and "adaroll/kappa" in logs:
+            self.kappas.append(round(float(logs["adaroll/kappa"]), 2))
 
 
 def run_cell(cell: Cell, seed: int, checkpoints: Path, output: Path) -> dict[str, Any]:
@@ -141,12 +146,15 @@ def run_cell(cell: Cell, seed: int, checkpoints: Path, output: Path) -> dict[str
         "steps": cell.steps,
         "prompts": cell.prompts,
         "num_generations": cell.num_generations,
+        "learning_rate": cell.learning_rate,
         "right": {"0": before, **{str(step): right for step, right in follow.evaluations.items()}},
         "groups": by_third_and_level(record.groups(), cell.steps),
         "effective_rollouts": round(float(np.mean(follow.effective)), 4),
         "grad_norm": [round(float(np.mean(part)), 4) for part in np.array_split(np.array(follow.norms), 3)],
+        **({"kappa": follow.kappas} if follow.kappas else {}),
         "step_seconds": round(float(np.median(follow.seconds)), 4),
         "cpu_seconds": round(time.process_time() - cpu, 1),
+        "made": {"date": str(date.today()), **{name: version(name) for name in ("adaroll_trl", "trl", "torch")}},
     }
 
 

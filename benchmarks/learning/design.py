@@ -59,8 +59,14 @@ WORTH_ARMS: dict[str, dict[str, Any]] = {
 
 # After the regimes with repeated prompts were complete: see the second amendment in PLAN.md
 LATER_ARMS: dict[str, dict[str, Any]] = {
-    "grpo-unscaled": FRESH_ARMS["grpo-unscaled"],  # what `progress` changes besides its allocation
+    "mixed": {},  # the defaults
     "carry-progress-fitted": {**_CARRY, **_PROGRESS, **_FITTED, "rounds": 1},
+}
+# What `carry-progress` changes besides its allocation, and kappa measured while training
+CONTROL_ARMS: dict[str, dict[str, Any]] = {
+    "grpo-unscaled": FRESH_ARMS["grpo-unscaled"],
+    "grpo-progress-weights": {**FRESH_ARMS["grpo-unscaled"], "prompt_weighting": "progress", "kappa": KAPPA},
+    "carry-progress-measured": {**_CARRY, **_PROGRESS, "kappa_every": 25, "rounds": 1},
 }
 BEST = ("cero", "carry-progress", "vip")  # by mean area under the curve over HR, UR and HHR
 _MANY: dict[str, Any] = {"prompts": 128, "steps": 50, "learning_rate": 5e-4, "factor": "P128"}
@@ -98,7 +104,10 @@ STAGES: dict[str, list[Cell]] = {
         *(Cell(regime, "progress-fitted", {**_PROGRESS, **_FITTED}) for regime in FRESH),
         *(Cell(regime, "carry-progress-8", WORTH_ARMS["carry-progress-8"]) for regime in REPEATED),
     ],
-    "later": [Cell(regime, arm, options) for regime in ("HHR", "HR", "UR") for arm, options in LATER_ARMS.items()],
+    "later": [
+        *(Cell("HHR", arm, options) for arm, options in CONTROL_ARMS.items()),
+        *(Cell(regime, arm, options) for regime in ("HHR", "HR", "UR") for arm, options in LATER_ARMS.items()),
+    ],
     "factors": [
         *one_factor("HHR", {arm: REPEATED_ARMS[arm] for arm in BEST}),
         Cell("HHR", "carry-progress", {**REPEATED_ARMS["carry-progress"], "rounds": 4}, factor="rounds4"),

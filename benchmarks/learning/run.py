@@ -10,12 +10,14 @@ missing and how long it takes, `--report-only` writes the page from what is stor
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cell import Cell, run_cell
@@ -45,6 +47,8 @@ def make_parser() -> argparse.ArgumentParser:
 def all_runs(options: argparse.Namespace) -> list[tuple[Cell, int]]:
     """Cells and seeds in their order, without doubles."""
     cells = list({cell.name: cell for stage in options.stages for cell in STAGES[stage]}.values())
+    if options.steps:
+        cells = [replace(cell, steps=options.steps) for cell in cells]
     if options.cells:
         cells = [cell for cell in cells if any(part in cell.name for part in options.cells)]
     return [(cell, seed) for seed in options.seeds for cell in cells]
@@ -58,14 +62,40 @@ def missing_runs(options: argparse.Namespace) -> list[tuple[Cell, int]]:
     return [run for run in all_runs(options) if not result_path(options.results, *run).exists()]
 
 
+def check_stored(options: argparse.Namespace) -> None:
+    """Refuse to go on from runs that were made otherwise than the cells of their names say.
+
+    Raises:
+        SystemExit: naming the file, and what differs.
+    """
+    for cell, seed in all_runs(options):
+        path = result_path(options.results, cell, seed)
+        if not path.exists():
+            continue
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        for name, value in {**vars(cell), "seed": seed}.items():
+            if stored.get(name, value) != value:  # early runs lack the learning rate
+                raise SystemExit(
+                    f"{path} was made with {name}={stored[name]!r}, and the cell {cell.name} has {value!r} now. Give "
+                    "--results another folder, or remove the file to make the run anew."
+                )
+
+
+def hours(options: argparse.Namespace, runs: Sequence[tuple[Cell, int]]) -> float:
+    """Processor time that runs will take, from that of stored ones (a minute each where none is), by rollouts."""
+    stored = [json.loads(path.read_text(encoding="utf-8")) for path in options.results.glob("*/seed*.json")]
+    seconds = sum(run["cpu_seconds"] for run in stored) or 60.0
+    rollouts = sum(run["steps"] * run["prompts"] * run["num_generations"] for run in stored) or 25_600
+    due = sum(cell.steps * cell.prompts * cell.num_generations for cell, _ in runs)
+    return due * seconds / rollouts / 3600
+
+
 def run_share(options: argparse.Namespace) -> int:
     """Every `jobs`-th missing run, in this process. A run that fails does not keep the others from running."""
     failed = 0
     warnings.filterwarnings("ignore")
     for cell, seed in missing_runs(options)[options.job :: options.jobs]:
         path = result_path(options.results, cell, seed)
-        if options.steps:
-            cell = Cell(**{**vars(cell), "steps": options.steps})
         try:
             result = run_cell(cell, seed, options.work / "starts", options.work / f"job{options.job}")
         except Exception:
@@ -90,10 +120,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     if options.job is not None:
         return run_share(options)
+    if options.steps and options.results.resolve() == RESULTS:
+        raise SystemExit(f"--steps {options.steps} is for a try: give --results a folder of its own.")
+    check_stored(options)
     runs = missing_runs(options)
     print(f"{len(all_runs(options)) - len(runs)} of {len(all_runs(options))} runs are stored.", flush=True)
     if options.list:
-        print("\n".join(f"missing: {cell.name}, seed {seed}" for cell, seed in runs))
+        print("".join(f"missing: {cell.name}, seed {seed}\n" for cell, seed in runs), end="")
+        print(f"{len(runs)} runs, about {hours(options, runs):.1f} hours of processor time")
         return 0
     failed = 0
     if not options.report_only and runs:
