@@ -13,7 +13,10 @@ from scipy import stats
 from adaroll_trl.demo.tiny import build_model, build_tokenizer
 
 FOLDER = Path(__file__).parent.parent / "benchmarks" / "learning"
-MODULES = ("stored", "regimes", "cell", "design", "summary", "report", "picture", "run", "kappa")
+MODULES = (
+    *("stored", "regimes", "cell", "design", "planned", "summary", "differences", "explanations", "report", "picture"),
+    *("run", "kappa"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,19 @@ def test_a_run_is_stored_once_and_repeats_exactly(bench, options, monkeypatch, c
     assert options.results.with_suffix(".png").stat().st_size > 1000
 
 
+def test_runs_of_a_cell_that_has_changed_are_refused(bench, options):
+    cell, seed = bench.run.missing_runs(options)[0]
+    made = {**vars(cell), "seed": seed, "cpu_seconds": 30.0}
+    bench.run.write_json(bench.run.result_path(options.results, cell, seed), made)
+    bench.run.check_stored(options)
+    assert bench.run.hours(options, [(cell, 1)] * 4) == pytest.approx(4 * 30 / 3600)
+    bench.run.write_json(bench.run.result_path(options.results, cell, seed), {**made, "steps": 3})
+    with pytest.raises(SystemExit, match="was made with steps=3, and the cell HR-grpo has 2 now"):
+        bench.run.check_stored(options)
+    with pytest.raises(SystemExit, match="--steps 2 is for a try"):
+        bench.run.main(["--steps", "2"])
+
+
 def test_a_run_that_fails_is_told_and_the_others_go_on(bench, options, monkeypatch, capsys):
     def run_cell(cell, seed, *_):
         if cell.arm == "grpo":
@@ -121,6 +137,43 @@ def test_intervals_are_those_of_a_paired_t_test(bench):
     assert (many.mean - many.simultaneous, many.mean + many.simultaneous) == (pytest.approx(low), pytest.approx(high))
     assert not many.found
     assert bench.summary.interval(differences + 0.1, 10).found
+
+
+def test_holm_corrects_step_by_step(bench):
+    np.testing.assert_allclose(bench.summary.holm([0.01, 0.04, 0.03, 0.5]), [0.04, 0.09, 0.09, 0.5])
+    np.testing.assert_allclose(bench.summary.holm([0.9, 0.8]), [1.0, 1.0])
+
+
+def test_a_verdict_is_given_for_complete_tables_and_against_the_right_grpo(bench, monkeypatch):
+    base = [("H", "grpo", ""), ("H", "good", ""), ("H", "fell", "")]
+    changed = [("H", "grpo", "G4"), ("H", "good", "G4"), ("H", "good", "min1")]
+    monkeypatch.setattr(bench.planned, "_PLANNED", dict.fromkeys([*base, *changed]))
+    monkeypatch.setattr(bench.planned, "SEEDS", (0, 1, 2, 3))
+
+    def runs(*last):  # of 16 samples of each of 10 problems; every start has 1 in 16
+        return {seed: fake_run({"0": "1" * 10, "4": digit * 10}, seed) for seed, digit in enumerate(last)}
+
+    cells = {
+        ("H", "grpo", ""): runs(*"4455"),
+        ("H", "good", ""): runs(*"6777"),
+        ("H", "fell", ""): runs(*"5560"),
+        ("H", "grpo", "G4"): runs(*"2323"),
+        ("H", "good", "G4"): runs(*"232"),
+        ("H", "good", "min1"): runs(*"6777"),
+    }
+    text = "\n".join(bench.report._verdict(cells))
+    p = stats.ttest_1samp(np.array([2, 3, 2, 2]) / 16, 0).pvalue
+    assert f"- `good` in H: final pass@1 +14.1 (p {p:.4f}, after Holm {6 * p:.3f})" in text
+    assert "`good` in H (min1): final pass@1 +14.1" in text  # GRPO does not know a minimum
+    assert "(G4)" not in text  # its fourth run is missing
+    assert "`fell`" not in text
+    cells["H", "good", "G4"] = runs(*"3434")
+    assert "`good` in H (G4): final pass@1 +6.2" in "\n".join(bench.report._verdict(cells))
+    fallen = [line for line in bench.report._fell(cells) if line.startswith("| H")]
+    assert fallen == ["| H `fell` | 3 | 6.2 | 0.0 | +6.2 ± 0.0 |"]
+    cells["H", "good", ""].pop(0)
+    assert "None yet" not in "\n".join(bench.report._verdict(cells))
+    assert "`good` in H: " not in "\n".join(bench.report._verdict(cells))
 
 
 def test_only_seeds_that_both_have_are_compared(bench):

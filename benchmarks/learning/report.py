@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import json
+import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from design import SEEDS, STAGES
+from differences import Cells, arms_of, baseline, cell_text, difference, table
+from explanations import diagnostics, kappa, weights
+from planned import GRPO, complete, planned_arms, planned_runs, tables
 from regimes import REGIMES
 from summary import (
-    FEWEST,
     HARD,
     PASS_K,
-    Difference,
     Run,
     area,
     by_cell,
     compare,
     curve,
+    fell,
     final,
     final_hard,
     final_pass_at_k,
-    group_sums,
     half_way,
     hard_levels,
+    holm,
     read_runs,
     rollouts_to,
-    weight_by_level,
 )
-
-from adaroll_trl.markdown import markdown_table
-
-Cells = Mapping[tuple[str, str, str], Mapping[int, Run]]
-GRPO = "grpo"
 
 HEAD = """# The learning benchmark
 
@@ -44,9 +40,10 @@ cores, 24 GiB, no GPU). What was run, and why, was written down beforehand:
 [PLAN.md](../../benchmarks/learning/PLAN.md). Each run is a file in [learning/](learning/).
 
 Read the tables like this: a number is the mean over paired seeds of an arm less GRPO at the same number of rollouts,
-± half the 95 % interval (Student's t over seeds). **Bold** where the interval that holds for all arms of the table at
-once (Bonferroni) does not contain 0 either, from four seeds on; anything else is not a finding. Accuracies are in
-percentage points. Processor time is of whole trainings, on cores that other work shared: a rough figure.
+± half the 95 % interval (Student's t over seeds). **Bold** where the interval that holds for all planned arms of the
+table at once (Bonferroni) does not contain 0 either, in tables whose runs are complete; anything else is not a
+finding. Accuracies are in percentage points. Processor time is of whole trainings, on cores that other work shared: a
+rough figure.
 """
 
 
@@ -71,54 +68,33 @@ def _page(runs: Sequence[Run], results: Path) -> Iterator[str]:
     seeds = {len(of) for of in cells.values()}
     hours = sum(run["cpu_seconds"] for run in runs) / 3600
     of = f"{len(runs)} runs of {len(cells)} cells, {min(seeds)} to {max(seeds)} seeds each"
-    planned = len({(cell.name, seed) for stage in STAGES.values() for cell in stage for seed in SEEDS})
-    yield f"{of}, {hours:.1f} hours of processor time. Stages `{'`, `'.join(STAGES)}` are {planned} runs."
-    if len(runs) < planned:
-        stored = {(cell, seed) for cell, of in cells.items() for seed in of}
-        due: dict[str, set[Any]] = {name: set() for name in REGIMES}
-        for cell in (cell for stage in STAGES.values() for cell in stage):
-            due[cell.regime] |= {((cell.regime, cell.arm, cell.factor), seed) for seed in SEEDS}
-        complete = [name for name, cells_due in due.items() if cells_due <= stored]
-        rest = [name for name in due if name not in complete]
-        yield f"\n**Complete: {', '.join(complete) or 'none'}. Under way, and no verdict yet: {', '.join(rest)}.**"
+    planned = planned_runs()
+    yield (
+        f"{of}, {hours:.1f} hours of processor time; printed on {datetime.date.today()}. "
+        f"Stages `{'`, `'.join(STAGES)}` are {len(planned)} runs."
+    )
+    if not all(complete(cells, *due) for due in tables()):
+        done, rest = (
+            [name for name in REGIMES if complete(cells, name, "") == whether] or ["none"] for whether in (True, False)
+        )
+        yield f"\n**Complete at the base point: {', '.join(done)}. Under way, and no verdict yet: {', '.join(rest)}.**"
     yield "\n![Learning curves](learning.png)\n" if results.with_suffix(".png").exists() else ""
     yield from _verdict(cells)
+    yield from _fell(cells)
     yield from _regimes(cells)
     yield from _gain(cells)
     for name in REGIMES:
         yield from _arms(cells, name)
-    for factor in _factors(cells):
+    for factor in factors(cells):
         yield from _factor(cells, factor)
-    yield from _diagnostics(cells)
-    yield from _weights(cells)
-    yield from _kappa(results / "kappa.json")
+    yield from diagnostics(cells)
+    yield from weights(cells)
+    yield from kappa(results / "kappa.json")
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield from markdown_table(heads, rows)
-    yield ""
-
-
-def _cell_text(difference: Difference, scale: float, digits: int = 1) -> str:
-    if difference.seeds == 0 or not np.isfinite(difference.mean):
-        return ""
-    mean = f"{scale * difference.mean:+.{digits}f}"
-    text = f"{mean} ± {scale * difference.half:.{digits}f}" if difference.seeds > 1 else f"{mean} (one seed)"
-    return f"**{text}**" if difference.found else text
-
-
-def _arms_of(cells: Cells, regime: str, factor: str = "") -> list[str]:
-    return [arm for r, arm, f in cells if r == regime and f == factor and arm != GRPO]
-
-
-def _factors(cells: Cells) -> list[str]:
+def factors(cells: Cells) -> list[str]:
     """What was changed from the base point for any arm besides GRPO."""
     return sorted({factor for _, arm, factor in cells if factor and arm != GRPO})
-
-
-def _baseline(cells: Cells, regime: str, factor: str) -> Mapping[int, Run]:
-    """GRPO's runs to compare with: those of the base point where it does not know the factor (rounds, minimum)."""
-    return cells.get((regime, GRPO, factor)) or cells.get((regime, GRPO, ""), {})
 
 
 def _hard(cells: Cells, regime: str) -> Any:
@@ -139,30 +115,63 @@ def _outcomes(
     ]
 
 
+PRIMARY = (("final pass@1", final), ("area", area))
+
+
 def _verdict(cells: Cells) -> Iterator[str]:
-    """What the simultaneous intervals say about the primary outcomes, in words."""
-    better, worse, total = [], [], 0
-    for regime in REGIMES:
-        for factor in ("", *_factors(cells)):
-            grpo, arms = _baseline(cells, regime, factor), _arms_of(cells, regime, factor)
-            for arm in arms:
-                for label, outcome in (("final pass@1", final), ("area", area)):
-                    difference = compare(cells[regime, arm, factor], grpo, outcome, len(arms))
-                    if difference.seeds < FEWEST:
-                        continue
-                    total += 1
-                    name = (
-                        f"`{arm}` in {regime}{f' ({factor})' if factor else ''}: {label} {100 * difference.mean:+.1f}"
-                    )
-                    if difference.found:
-                        (better if difference.mean > 0 else worse).append(name)
+    """What the intervals of the complete tables say about the primary outcomes, in words."""
+    found = [
+        (f"`{arm}` in {regime}{factor and f' ({factor})'}: {label}", difference(cells, regime, arm, factor, outcome))
+        for regime, factor in tables()
+        if complete(cells, regime, factor)
+        for arm in planned_arms(regime, factor)
+        for label, outcome in PRIMARY
+    ]
+    corrected = holm([one.p for _, one in found])
     yield "## Verdict\n"
+    if not found:
+        yield "None yet: no table is complete.\n"
+        return
     yield (
-        f"Of {total} comparisons with GRPO (final pass@1 and area under the curve), after correction for the "
-        "arms of a table:\n"
+        f"Of {len(found)} comparisons with GRPO (final pass@1 and area under the curve, in complete tables) those "
+        "that are found after correction for the arms of their table. p is given as it is, and after Holm's "
+        f"correction for all {len(found)} at once: what does not reach 0.05 there is better taken as a hint.\n"
     )
-    yield f"- better than GRPO: {'; '.join(better) or 'none'}."
-    yield f"- worse than GRPO: {'; '.join(worse) or 'none'}.\n"
+    for heading, sign in (("better", 1), ("worse", -1)):
+        ours = [
+            f"- {name} {100 * one.mean:+.1f} (p {one.p:.4f}, after Holm {p:.3f})"
+            for (name, one), p in zip(found, corrected, strict=True)
+            if one.found and sign * one.mean > 0
+        ]
+        yield f"{heading.capitalize()} than GRPO:\n"
+        yield from ours or ["- none"]
+        yield ""
+
+
+def _fell(cells: Cells) -> Iterator[str]:
+    """Runs that learnt nothing, and what the final comparisons are without the seeds where either side did so."""
+    low = {key: sorted(seed for seed, run in of.items() if fell(run)) for key, of in cells.items()}
+    if not any(low.values()):
+        return
+    yield "## Runs that ended below their start\n"
+    yield (
+        "They count in every table. The last column is final pass@1 less GRPO's over the seeds in which neither run "
+        "did so.\n"
+    )
+    rows = []
+    for (regime, arm, factor), seeds in low.items():
+        of, grpo = cells[regime, arm, factor], baseline(cells, regime, factor)
+        others = {
+            seed: run for seed, run in of.items() if seed not in seeds and not (grpo.get(seed) and fell(grpo[seed]))
+        }
+        without = compare(others, grpo, final, len(planned_arms(regime, factor)))
+        for seed in seeds:
+            accuracy = 100 * curve(of[seed])[1]
+            shown = cell_text(without, 100, finished=False) if arm != GRPO else ""
+            rows.append(
+                [f"{regime} `{arm}` {factor}".strip(), str(seed), f"{accuracy[0]:.1f}", f"{accuracy[-1]:.1f}", shown]
+            )
+    yield from table(["cell", "seed", "pass@1 before", "after", "the other seeds"], rows)
 
 
 def _regimes(cells: Cells) -> Iterator[str]:
@@ -176,7 +185,7 @@ def _regimes(cells: Cells) -> Iterator[str]:
         start = [np.mean([100 * curves[:, 0]]), np.mean([100 * curves[:, -1]])]
         hard = _hard(cells, name).mean()
         rows.append([f"{name}: {regime.description}", f"{start[0]:.1f}", f"{start[1]:.1f}", f"{100 * hard:.0f} %"])
-    yield from _table(
+    yield from table(
         ["regime", "pass@1 before", "after GRPO", f"held-out prompts of hard levels (below {HARD})"], rows
     )
 
@@ -185,21 +194,23 @@ def _gain(cells: Cells) -> Iterator[str]:
     yield "## Do more rollouts help GRPO?\n"
     yield (
         "Final pass@1 with half and with twice the rollouts a prompt, less that with 8; same prompts, same number of "
-        "steps.\n"
+        "steps. Bold as above, for the two columns of a regime.\n"
     )
+    sizes = ("G4", "G16")
     rows = []
     for regime in REGIMES:
         base = cells.get((regime, GRPO, ""), {})
         row = [regime]
-        for factor in ("G4", "G16"):
+        for factor in sizes:
             of = cells.get((regime, GRPO, factor), {})
-            row.append(_cell_text(compare(of, base, final, 1), 100) if base else "")
+            finished = len(of) == len(base) == len(SEEDS)
+            row.append(cell_text(compare(of, base, final, len(sizes)), 100, finished=finished) if base else "")
         rows.append(row)
-    yield from _table(["regime", "4 rollouts", "16 rollouts"], rows)
+    yield from table(["regime", "4 rollouts", "16 rollouts"], rows)
 
 
 def _arms(cells: Cells, regime: str) -> Iterator[str]:
-    grpo, arms = cells.get((regime, GRPO, ""), {}), _arms_of(cells, regime)
+    grpo, arms = cells.get((regime, GRPO, ""), {}), arms_of(cells, regime)
     if not grpo or not arms:
         return
     yield f"## {regime}: {REGIMES[regime].description}\n"
@@ -208,96 +219,29 @@ def _arms(cells: Cells, regime: str) -> Iterator[str]:
 
 def _comparison(cells: Cells, regime: str, factor: str, grpo: Mapping[int, Run], arms: Sequence[str]) -> Iterator[str]:
     outcomes = _outcomes(cells, regime, grpo)
+    finished = complete(cells, regime, factor)
     rows = []
+    late = 0
     for arm in arms:
         of = cells[regime, arm, factor]
         texts = [
-            _cell_text(compare(of, grpo, outcome, len(arms)), scale, digits) for _, outcome, scale, digits in outcomes
+            cell_text(difference(cells, regime, arm, factor, outcome), scale, digits, finished)
+            for _, outcome, scale, digits in outcomes
         ]
         ratio = [np.log(of[seed]["cpu_seconds"] / grpo[seed]["cpu_seconds"]) for seed in of if seed in grpo]
         slower = f"{np.exp(np.mean(ratio)):.2f}" if ratio else ""
+        late += sum(curve(of[seed])[1].max() < half_way(grpo[seed]) for seed in of if seed in grpo)
         rows.append([f"`{arm}`", str(len(of)), *texts, slower])
-    yield from _table(["arm", "seeds", *(o[0] for o in outcomes), "processor time / GRPO"], rows)
+    yield from table(["arm", "seeds", *(o[0] for o in outcomes), "processor time / GRPO"], rows)
+    if late:
+        yield f"Runs that never got half-way, and count with all their rollouts there: {late}.\n"
 
 
 def _factor(cells: Cells, factor: str) -> Iterator[str]:
     yield f"## One factor changed: {factor}\n"
     for regime in REGIMES:
-        arms = _arms_of(cells, regime, factor)
+        arms = arms_of(cells, regime, factor)
         if not arms:
             continue
         yield f"{regime}:\n"
-        yield from _comparison(cells, regime, factor, _baseline(cells, regime, factor), arms)
-
-
-def _diagnostics(cells: Cells) -> Iterator[str]:
-    yield "## What explains it\n"
-    yield (
-        "Means over seeds. Effective rollouts: (sum of absolute advantages)^2 over the sum of their squares, as a "
-        "share of the batch's rollouts. The gradient norm is before clipping at 1.\n"
-    )
-    rows = []
-    for regime in REGIMES:
-        for arm in [GRPO, *_arms_of(cells, regime)]:
-            sums = [group_sums(run) for run in cells.get((regime, arm, ""), {}).values()]
-            if not sums:
-                continue
-            mean = {key: float(np.mean([one[key] for one in sums])) for key in sums[0]}
-            rows.append(
-                [
-                    f"{regime} `{arm}`",
-                    *(
-                        f"{100 * mean[key]:.0f} %"
-                        for key in ("mixed prompts", "rollouts with signal", "effective rollouts")
-                    ),
-                    *(f"{mean[key]:.2f}" for key in ("gradient norm", "step seconds")),
-                ]
-            )
-    heads = ["arm", "prompts with signal", "rollouts with signal", "effective rollouts", "gradient norm", "step, s"]
-    yield from _table(heads, rows)
-
-
-def _weights(cells: Cells) -> Iterator[str]:
-    yield "## Realised prompt weights\n"
-    yield (
-        "w = E[s f / n] / (p (1 - p)) in the first third of the training in H, by length; GRPO's equal groups of 8 "
-        "have 7. Before `prompt_weighting`, which multiplies it.\n"
-    )
-    lengths = (3, 6, 9, 12, 14)
-    rows = []
-    for arm in [GRPO, *_arms_of(cells, "H")]:
-        weights = [weight_by_level(run) for run in cells.get(("H", arm, ""), {}).values()]
-        row = [f"`{arm}`"]
-        for length in lengths:
-            found = [one[length] for one in weights if length in one]
-            row.append(
-                f"{np.mean([w for _, w in found]):.1f} (p {np.mean([p for p, _ in found]):.2f})" if found else ""
-            )
-        rows.append(row)
-    yield from _table(["arm", *(f"{length} digits" for length in lengths)], rows)
-
-
-def _number(value: float | None) -> str:
-    return "∞" if value is None else f"{value:.1f}"
-
-
-def _kappa(path: Path) -> Iterator[str]:
-    if not path.exists():
-        return
-    yield "## kappa at the start\n"
-    yield (
-        "The noise of one rollout against the spread between prompts, from exact gradients "
-        "(`python benchmarks/learning/kappa.py`), with its interval of about 95 %; with Adam's scaling of the "
-        "parameters approximated in the last column.\n"
-    )
-    rows = [
-        [
-            f"{one['regime']}, seed {one['seed']}",
-            f"{one['pass_rate']:.2f}",
-            f"{100 * one['below_0.1']:.0f} %",
-            f"{100 * one['above_0.9']:.0f} %",
-            *("{} [{}, {}]".format(*map(_number, one[key])) for key in ("kappa", "kappa_adam")),
-        ]
-        for one in json.loads(path.read_text(encoding="utf-8"))
-    ]
-    yield from _table(["start", "pass rate", "prompts below .1", "above .9", "kappa", "kappa, scaled"], rows)
+        yield from _comparison(cells, regime, factor, baseline(cells, regime, factor), arms)

@@ -1,0 +1,89 @@
+"""What explains the comparisons: signal, effective rollouts, realised weights, kappa."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from differences import Cells, arms_of, table
+from planned import GRPO
+from regimes import REGIMES
+from summary import group_sums, weight_by_level
+
+
+def diagnostics(cells: Cells) -> Iterator[str]:
+    yield "## What explains it\n"
+    yield (
+        "Means over seeds. Effective rollouts: (sum of absolute advantages)^2 over the sum of their squares, as a "
+        "share of the batch's rollouts. The gradient norm is before clipping at 1.\n"
+    )
+    rows = []
+    for regime in REGIMES:
+        for arm in [GRPO, *arms_of(cells, regime)]:
+            sums = [group_sums(run) for run in cells.get((regime, arm, ""), {}).values()]
+            if not sums:
+                continue
+            mean = {key: float(np.mean([one[key] for one in sums])) for key in sums[0]}
+            rows.append(
+                [
+                    f"{regime} `{arm}`",
+                    *(
+                        f"{100 * mean[key]:.0f} %"
+                        for key in ("mixed prompts", "rollouts with signal", "effective rollouts")
+                    ),
+                    f"{mean['gradient norm']:.2f}",
+                ]
+            )
+    heads = ["arm", "prompts with signal", "rollouts with signal", "effective rollouts", "gradient norm"]
+    yield from table(heads, rows)
+
+
+def weights(cells: Cells) -> Iterator[str]:
+    yield "## Realised prompt weights\n"
+    yield (
+        "E[s f / n] by length of the strings, over that of GRPO's equal groups with the same seed, in the first third "
+        "of the training, where the policies differ little: w(p) in units of GRPO's. Before `prompt_weighting`, which "
+        "multiplies it.\n"
+    )
+    for regime, lengths in (("H", (3, 6, 9, 12, 14)), ("HHR", (12, 13, 14))):
+        grpo = {seed: weight_by_level(run) for seed, run in cells.get((regime, GRPO, ""), {}).items()}
+        rows = []
+        for arm in arms_of(cells, regime):
+            ratios = [
+                [weight_by_level(run)[length] / grpo[seed][length] for length in lengths]
+                for seed, run in cells[regime, arm, ""].items()
+                if seed in grpo
+            ]
+            rows.append(
+                [f"{regime} `{arm}`", *(f"{ratio:.2f}" for ratio in np.mean(ratios, axis=0))] if ratios else [arm]
+            )
+        if rows:
+            yield from table(["arm", *(f"{length} digits" for length in lengths)], rows)
+
+
+def _number(value: float | None) -> str:
+    return "∞" if value is None else f"{value:.1f}"
+
+
+def kappa(path: Path) -> Iterator[str]:
+    if not path.exists():
+        return
+    yield "## kappa at the start\n"
+    yield (
+        "The noise of one rollout against the spread between prompts, from exact gradients "
+        "(`python benchmarks/learning/kappa.py`), with its interval of about 95 %; with Adam's scaling of the "
+        "parameters approximated in the last column.\n"
+    )
+    rows = [
+        [
+            f"{one['regime']}, seed {one['seed']}",
+            f"{one['pass_rate']:.2f}",
+            f"{100 * one['below_0.1']:.0f} %",
+            f"{100 * one['above_0.9']:.0f} %",
+            *("{} [{}, {}]".format(*map(_number, one[key])) for key in ("kappa", "kappa_adam")),
+        ]
+        for one in json.loads(path.read_text(encoding="utf-8"))
+    ]
+    yield from table(["start", "pass rate", "prompts below .1", "above .9", "kappa", "kappa, scaled"], rows)
