@@ -1,4 +1,4 @@
-"""Writes recipes/<model>/<dataset>/*.yaml from the tables below, so that the two recipes of a pair cannot drift apart.
+"""Writes recipes/<model>/<dataset>/*.yaml from the tables below, so that the recipes of a folder cannot drift apart.
 
 python scripts/make_recipes.py           # write them
 python scripts/make_recipes.py --check   # say which files are not what this script writes; status 1 if any
@@ -74,19 +74,60 @@ LOSSES = {
 }
 GENERATIONS = 8
 DEVICE_BATCH, ACCUMULATION, GPUS = 4, 8, 8
+PROGRESS = "progress_carry"  # for prompts that come back; compared with `grpo` under TRL's GRPO loss only
+VISITS = 5  # of each prompt in its recipes
+AGAIN = Setting("num_train_epochs", str(VISITS), "ours: prompts come back, or there would be nothing to carry")
 
 
-def arm_file(loss: str, adaptive: bool) -> str:
-    if loss == "grpo":
-        return "adaroll" if adaptive else "grpo"
-    return f"{loss}_adaroll" if adaptive else loss
+def arms_of(loss: str) -> list[str]:
+    """The recipes of a loss by their file's name: without adaptive rollouts first."""
+    return ["grpo", "adaroll", PROGRESS] if loss == "grpo" else [loss, f"{loss}_adaroll"]
 
 
-def arm_lines(name: str, folder: str, task: str, generations: int, adaptive: bool) -> list[Setting]:
-    """Who decides how many rollouts a prompt gets, and where the run is written: all that differs within a pair."""
+def arm_lines(name: str, folder: str, task: str, generations: int, again: Setting) -> list[Setting]:
+    """Who decides how many rollouts a prompt gets, and where the run is written: all that differs within a pair.
+
+    `again` is the line that lets prompts come back, which `progress_carry` needs.
+    """
     output = Setting("output_dir", f"outputs/{folder}/{name}", "chosen: each arm its own")
-    if not adaptive:
+    if name in LOSSES:
         return [Setting("trainer", "grpo", "paper: the baseline"), output]
+    adaptive = adaroll_lines(output, task, generations)
+    return replaced(adaptive, [*PROGRESS_LINES, again]) if name == PROGRESS else adaptive
+
+
+# The best arm of docs/results.md where prompts come back, and the fitted prior of docs/results/worth_of_allocation.md
+PROGRESS_LINES = [
+    Setting("trainer", "adaroll", "ours: not a method of the paper"),
+    Setting("allocator", "adaroll", "ours: planned in rounds, here in one"),
+    Setting("utility", "progress", "ours: counts more than a group's first signal"),
+    Setting("kappa", "2.0", "ours: the default; not measured on this model (kappa_every measures it)"),
+    Setting("rounds", "1", "ours: earlier visits say which prompts have signal; one generation call a step"),
+    Setting("min_rollouts", "0", "ours: a prompt known to be solved or hopeless may be left out of a step"),
+    Setting("prior_alpha", "1.0", "ours: where the fit starts"),
+    Setting("prior_beta", "1.0", "ours: as above"),
+    Setting("prior_source", "empirical_bayes", "ours: the prior is fitted to the outcomes of all prompts so far"),
+    Setting(
+        "belief_decay", "0.7", "ours: what a visit's outcomes count for at the next one; prompts have a prompt_id"
+    ),
+    Setting("prompt_weighting", "progress", "ours: the utility's own weights; they undo scale_rewards: group"),
+]
+
+
+def replaced(lines: list[Setting], others: list[Setting]) -> list[Setting]:
+    """`lines` with `others` in the place of those of the same key, and behind them where there is none."""
+    by_key = {setting.key: setting for setting in [*lines, *others]}
+    return list(by_key.values())
+
+
+def without(parts: list[Section], arm: list[Setting]) -> list[Section]:
+    """The sections less the lines that the arm has too."""
+    own = {setting.key for setting in arm}
+    return [(title, [setting for setting in lines if setting.key not in own]) for title, lines in parts]
+
+
+def adaroll_lines(output: Setting, task: str, generations: int) -> list[Setting]:
+    """The paper's policy."""
     return [
         Setting("trainer", "adaroll", "paper"),
         output,
@@ -128,7 +169,7 @@ def loss_lines(loss: str, task: str, completion: int) -> list[Setting]:
 
 
 def sections(model: Model, data: Data, task: str, loss: str) -> Iterator[Section]:
-    """What both recipes of a pair say."""
+    """What all recipes of a loss say."""
     yield (
         "Model and data",
         [
@@ -188,6 +229,14 @@ def sections(model: Model, data: Data, task: str, loss: str) -> Iterator[Section
     )
 
 
+def pair_of(again: Setting) -> list[str]:
+    """What `progress_carry` is, and how its baselines get its budget; lines of its comment on top."""
+    return [
+        "Prompts come back, and the rollouts of a visit follow from the visits before it: docs/recipes.md says why.",
+        f"At the same budget: grpo.yaml and adaroll.yaml beside it, each with --{again.key} {again.value}.",
+    ]
+
+
 def header(folder: str, name: str, model: Model, data: Data, loss: str) -> str:
     rollouts = DEVICE_BATCH * GPUS * ACCUMULATION
     lines = [
@@ -198,6 +247,7 @@ def header(folder: str, name: str, model: Model, data: Data, loss: str) -> str:
         f"{GPUS} GPUs x {DEVICE_BATCH} rollouts x {ACCUMULATION} steps = {rollouts} rollouts = "
         f"{rollouts // GENERATIONS} prompts x {GENERATIONS}. On 4, 2, 1 GPUs add",
         f"--gradient_accumulation_steps {', '.join(str(ACCUMULATION * k) for k in (2, 4, 8))}.",
+        *(pair_of(AGAIN) if name == PROGRESS else []),
         "Full fine-tuning, as in the paper. For LoRA add",
         f"--use_peft true --dtype bfloat16 --learning_rate {model.lora_rate} \\",
         f"--lora_target_modules {model.lora}",
@@ -227,10 +277,9 @@ def paper_recipes() -> Iterator[tuple[Path, str]]:
         for task, data in DATASETS.items():
             folder = f"{model_name}/{task}"
             for loss in LOSSES:
-                for adaptive in (False, True):
-                    name = arm_file(loss, adaptive)
-                    arm = (ARM_TITLE, arm_lines(name, folder, task, GENERATIONS, adaptive))
-                    text = body([*sections(model, data, task, loss), arm])
+                for name in arms_of(loss):
+                    arm = arm_lines(name, folder, task, GENERATIONS, AGAIN)
+                    text = body([*without(list(sections(model, data, task, loss)), arm), (ARM_TITLE, arm)])
                     yield ROOT / folder / f"{name}.yaml", f"{header(folder, name, model, data, loss)}\n\n{text}\n"
 
 
@@ -282,19 +331,23 @@ SMOLLM2_SECTIONS: list[Section] = [
     ),
 ]
 SMOLLM2_ARM = ("trainer", "output_dir", "allocator", "utility", "rounds", "min_rollouts", "max_rollouts")
+SMOLLM2_AGAIN = Setting("dataset_name", '"96:0"', f"ours: 96 prompts of seed 0, each {VISITS} times in 60 steps")
+SMOLLM2_COMMANDS = ("python benchmarks/smollm2/run.py", "python benchmarks/smollm2/run.py --prompts repeated")
 
 
 def smollm2_recipes() -> Iterator[tuple[Path, str]]:
     """A real model on a CPU, without a hub."""
-    for adaptive in (False, True):
-        name = arm_file("grpo", adaptive)
-        arm = arm_lines(name, SMOLLM2, "arithmetic", SMOLLM2_GENERATIONS, adaptive)
-        parts = [*SMOLLM2_SECTIONS, (ARM_TITLE, [setting for setting in arm if setting.key in SMOLLM2_ARM])]
+    for name in arms_of("grpo"):
+        arm = arm_lines(name, SMOLLM2, "arithmetic", SMOLLM2_GENERATIONS, SMOLLM2_AGAIN)
+        known = {*PROGRESS_LINES, SMOLLM2_AGAIN} if name == PROGRESS else set()
+        own = [setting for setting in arm if setting.key in SMOLLM2_ARM or setting in known]
+        parts = [*without(SMOLLM2_SECTIONS, own), (ARM_TITLE, own)]
         lines = [
             f"python scripts/train.py --config recipes/{SMOLLM2}/{name}.yaml",
             "",
             "SmolLM2-135M-Instruct on generated arithmetic. One CPU core, 5 GB: under half a minute a step.",
-            "Both recipes with two seeds, and their evaluation: python benchmarks/smollm2/run.py",
+            f"Both recipes of a pair, and their evaluation: {SMOLLM2_COMMANDS[name == PROGRESS]}",
+            *(pair_of(SMOLLM2_AGAIN) if name == PROGRESS else []),
             f"1 process x 16 rollouts x 3 steps = 48 rollouts = 8 prompts x {SMOLLM2_GENERATIONS}.",
             "Written by scripts/make_recipes.py: change it there.",
         ]

@@ -2,6 +2,7 @@
 
     python scripts/reproduce.py --tiny                       all cells on generated twins, on a CPU
     python scripts/reproduce.py --table 2 --data_dir data --launch "accelerate launch --config_file FILE" [--dry_run]
+    python scripts/reproduce.py --table 3 ...                not the paper's: prompts that come back
 
 docs/reproduce.md says what it takes and what it shows.
 """

@@ -24,7 +24,8 @@ from adaroll_trl.training.arguments import parse
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*/*/*.yaml"))
 LAYOUTS = sorted((ROOT / "recipes" / "accelerate").glob("*.yaml"))
-ADAPTIVE = [path for path in RECIPES if path.stem.endswith("adaroll")]
+CARRIED = [path for path in RECIPES if path.stem == "progress_carry"]
+ADAPTIVE = [path for path in RECIPES if path.stem.endswith("adaroll")] + CARRIED
 PAPER = {
     "llama-3.1-8b-instruct": ("meta-llama/Llama-3.1-8B-Instruct", 1e-6),
     "llama-3.2-3b-instruct": ("meta-llama/Llama-3.2-3B-Instruct", 1e-6),
@@ -39,7 +40,14 @@ def name_of(path: Path) -> str:
 
 
 def baseline_of(adaptive: Path) -> Path:
-    return adaptive.with_stem("grpo" if adaptive.stem == "adaroll" else adaptive.stem.removesuffix("_adaroll"))
+    of_grpo = adaptive.stem in ("adaroll", "progress_carry")
+    return adaptive.with_stem("grpo" if of_grpo else adaptive.stem.removesuffix("_adaroll"))
+
+
+def again(path: Path) -> set[str]:
+    """The setting by which a recipe's prompts come back, which its baseline has from the command line."""
+    found = re.search(r"beside it, each with --(\w+) (\S+)\.$", header(path), re.MULTILINE)
+    return {found[1]} if found else set()
 
 
 def settings(path: Path) -> dict[str, str]:
@@ -80,7 +88,7 @@ def test_every_folder_has_its_pairs():
     ):
         assert folder in folders
         found = {path.stem for path in folder.glob("*.yaml")}
-        assert found == {"grpo", "adaroll", "dr_grpo", "dr_grpo_adaroll", "dapo", "dapo_adaroll"}
+        assert found == {*("grpo", "adaroll", "progress_carry", "dr_grpo", "dr_grpo_adaroll", "dapo", "dapo_adaroll")}
 
 
 def test_the_files_are_what_the_composer_writes_and_a_changed_one_is_found(tmp_path):
@@ -105,13 +113,33 @@ def test_the_files_are_what_the_composer_writes_and_a_changed_one_is_found(tmp_p
 def test_a_pair_differs_in_the_lines_of_allocation_only(adaptive):
     ours, theirs = settings(adaptive), settings(baseline_of(adaptive))
     differing = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
-    assert differing == {*ours} & ALLOCATION
+    own = ALLOCATION | again(adaptive)
+    assert differing | again(adaptive) == {*ours} & own
     assert {*theirs} & ALLOCATION == {"trainer", "output_dir"}
     (_, *ours), (_, *theirs) = launch(adaptive), launch(baseline_of(adaptive))
     for left, right in zip(ours, theirs, strict=True):
         names = [item.name for item in fields(left)]
-        assert {name for name in names if getattr(left, name) != getattr(right, name)} <= ALLOCATION
+        assert {name for name in names if getattr(left, name) != getattr(right, name)} <= own
     assert (ours[0].trainer, theirs[0].trainer) == ("adaroll", "grpo")
+
+
+@pytest.mark.parametrize("path", CARRIED, ids=name_of)
+def test_carried_beliefs_meet_prompts_that_come_back_and_the_baselines_get_the_same_budget(path):
+    accelerate, script, config, _ = launch(path)
+    assert config.belief_decay > 0
+    prompts = config.generation_batch_size // config.num_generations
+    if script.task == "arithmetic":
+        size = int(script.dataset_name.split(":")[0])
+        assert config.max_steps * prompts == 5 * size, "whole visits"
+    else:
+        assert (config.max_steps, config.num_train_epochs) == (-1, 5)
+    options = re.search(r"each with (--\w+ \S+)\.$", header(path), re.MULTILINE)[1]
+    plan = ["--dry_run", "true", "--assume_processes", str(accelerate.num_processes)]
+    for baseline in ("grpo", "adaroll"):
+        words = ["--config", str(path.with_stem(baseline)), *shlex.split(options), *plan]
+        for own, other in zip((script, config), parse(words), strict=False):
+            names = {item.name for item in fields(own)} - ALLOCATION
+            assert {name for name in names if getattr(own, name) != getattr(other, name)} == set()
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=name_of)
@@ -229,4 +257,5 @@ def composer() -> Any:
 def test_the_composer_gives_each_pair_one_body(composer: Any):
     found = {path: text.split("\n\n", 1)[1].split(composer.ARM_TITLE)[0] for path, text in composer.recipes()}
     for path in ADAPTIVE:
-        assert found[path] == found[baseline_of(path)]
+        lines = [line for line in found[baseline_of(path)].splitlines() if line.split(":")[0] not in again(path)]
+        assert found[path].splitlines() == lines

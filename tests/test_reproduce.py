@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from adaroll_trl.config import AdaRollOptions
 from adaroll_trl.evaluation.store import read_results
 from adaroll_trl.reproduction import command
 from adaroll_trl.reproduction.cells import EvalOptions, Plan
@@ -97,9 +98,10 @@ def test_each_cell_trains_what_its_recipe_and_its_method_say(out):
         logged = {name for entry in state["log_history"] for name in entry}
         assert state["global_step"] == 1
         assert ("adaroll/frac_prompts_mixed" in logged) == (cell.method.name != "grpo")
-        if cell.method.utility:
-            assert cell.settings["utility"] == cell.method.utility
-            assert f"--utility {cell.method.utility}" in cell.log.read_text()
+        if cell.method.settings:
+            utility = cell.method.settings["utility"]
+            assert cell.settings["utility"] == utility
+            assert f"--utility {utility}" in cell.log.read_text()
 
 
 def test_what_is_done_is_not_run_again(out, monkeypatch, capsys):
@@ -232,15 +234,62 @@ def test_the_commands_of_a_real_cell(tmp_path):
 def test_the_recipes_know_every_cell():
     plan = Plan(ROOT / "recipes", Path("out"), evaluation=EvalOptions(4, "vllm", 9))
     cells = {number: list(plan.cells(number)) for number in TABLES}
-    assert [len(of_table) for of_table in cells.values()] == [96, 24]
+    assert [len(of_table) for of_table in cells.values()] == [96, 24, 60]
     for cell in (cell for of_table in cells.values() for cell in of_table):
         assert cell.settings["task"] == cell.dataset
         assert cell.results == cell.folder / "eval-vllm-4-first-9" / cell.dataset
         if cell.method.trained:
             assert cell.settings["trainer"] == ("adaroll" if cell.method.baseline else "grpo")
-            assert ("--utility" in train_arguments(cell)) == (cell.method.utility is not None)
+            words = train_arguments(cell)
+            given = dict(zip(words[::2], words[1::2], strict=True))
+            assert all(given[f"--{name}"] == str(value) for name, value in cell.method.settings.items())
     shared = {cell.folder for cell in cells[1]} & {cell.folder for cell in cells[2]}
     assert len(shared) == 2 * len(DATASETS)  # GRPO and AdaRoll of table 2 are table 1's
+
+
+def test_all_arms_of_table_3_train_on_the_same_prompts_as_often_and_differ_in_allocation_only():
+    plan = Plan(ROOT / "recipes", Path("out"), seeds=[1, 2])
+    of_arm = {}
+    for cell in plan.cells(3):
+        if cell.method.trained:
+            of_arm.setdefault((cell.model, cell.dataset, cell.seed), []).append(cell)
+    allocation = {*AdaRollOptions.__dataclass_fields__, "trainer"}
+    for arms in of_arm.values():
+        assert [cell.method.name for cell in arms] == list(TABLES[3][1][1:])
+        common = [{key: value for key, value in cell.settings.items() if key not in allocation} for cell in arms]
+        assert all(one == common[0] for one in common)
+        assert common[0]["num_train_epochs"] == 5
+        equal, carried = (cell.settings for cell in arms[-2:])
+        differing = {name for name in carried if carried[name] != equal[name]}
+        assert differing == {"allocator", "rounds"}, "the control has all of progress_carry but its allocation"
+
+
+def test_prompts_that_come_back_have_a_table_without_the_paper(out, capsys):
+    assert main(ROOT, ["--tiny", *one_cell_of(out), "--max_steps", "1", "--table", "3"]) == 0
+    rows = table_of(out, 3)
+    assert [row["method"] for row in rows] == list(TABLES[3][1])
+    assert {row["state"] for row in rows} == {"done"}
+    assert {(row["paper"], row["paper_gain"]) for row in rows} == {("", "")}
+    assert [bool(row["gain"]) for row in rows] == [False, False, True, True, True]
+    text = (out / "table_3.md").read_text()
+    assert "This table is not the paper's" in text
+    assert "not public" not in text
+    *_, equal, carried = cells_of(out, "--models", LLAMA, "--datasets", "gsm8k", "--max_steps", "1", table=3)
+    for cell, adaptive in ((equal, False), (carried, True)):
+        state = json.loads((cell.folder / "train" / "checkpoint-1" / "trainer_state.json").read_text())
+        (log,) = (entry for entry in state["log_history"] if "adaroll/rounds" in entry)
+        assert log["adaroll/rounds"] == 1
+        assert log["adaroll/prior/mean"] > 0
+        assert cell.settings["allocator"] == ("adaroll" if adaptive else "uniform")
+
+
+def test_fewer_gpus_train_every_arm_with_the_batch_that_was_asked_for():
+    arguments = ["--table", "3", "--models", LLAMA, "--datasets", "gsm8k", "--gradient_accumulation_steps", "64"]
+    settings = parse(arguments)
+    for cell in select(settings, make_plan(settings, ROOT), 3):
+        if cell.method.trained:
+            assert cell.settings["gradient_accumulation_steps"] == 64
+            assert "--gradient_accumulation_steps 64" in " ".join(train_arguments(cell))
 
 
 def test_the_papers_figures_are_counts_of_its_test_sets():
@@ -264,10 +313,12 @@ def test_a_dry_run_lists_the_cells_and_touches_nothing(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--tabel", "1"], "'--tabel' is no option. Did you mean '--table'?"),
-        (["--table", "3"], "table=3 must be one of 1, 2"),
+        (["--table", "4"], "table=4 must be one of 1, 2, 3"),
         (["--models", "llama"], "models='llama' must be one of llama-3.1-8b-instruct"),
         (["--methods", "adaroll"], "methods='adaroll' must be one of"),
         (["--tiny", "--launch", "accelerate launch"], "launch='accelerate launch' has no effect with tiny=True"),
+        (["--tiny", "--gradient_accumulation_steps", "64"], "gradient_accumulation_steps=64 has no effect with tiny"),
+        (["--gradient_accumulation_steps", "0"], "gradient_accumulation_steps=0 must be at least 1"),
         (["--max_steps", "0"], "max_steps=0 must be at least 1"),
         (["--datasets", "colota"], "data_dir=None has no folder 'colota'"),
         (["--dry_run", "--datasets", "colota"], "data_dir=None has no folder 'colota'"),

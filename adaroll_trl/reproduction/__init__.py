@@ -1,1 +1,1 @@
-"""The paper's two tables, run from the recipes and set beside its figures: `scripts/reproduce.py`."""
+"""The paper's two tables, and one of ours, run from the recipes: `scripts/reproduce.py`."""

@@ -200,7 +200,7 @@ class Plan:
                 "model_name_or_path": self.models.get(model),
                 "dataset_name": self.sources.get(dataset),
                 "seed": seed if method.trained else None,
-                "utility": method.utility,
+                **method.settings,
                 "max_steps": self.max_steps,
                 **self.overrides,
                 **{name: value for name, value in self.replacements.items() if name in own},

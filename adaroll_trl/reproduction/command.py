@@ -1,4 +1,4 @@
-"""`scripts/reproduce.py`: runs the cells of the paper's tables, or goes on with them, and prints the tables."""
+"""`scripts/reproduce.py`: runs the cells of the tables, or goes on with them, and prints the tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from ..evaluation.command import make_console
 from ..run_folder import checkpoint_step
 from .cells import Cell, EvalOptions, Plan
-from .paper import DATASETS, METHODS, MODELS, TABLES
+from .paper import DATASETS, METHODS, MODELS, OF_PAPER, TABLES
 from .runner import InProcessRunner, Runner, SubprocessRunner, run_cell
 from .table import as_csv, make_rows, markdown, notes, rich_tables
 
@@ -27,13 +27,20 @@ class ReproduceSettings:
     """
 
     table: list[int] = field(
-        default_factory=lambda: [1, 2], metadata={"help": "1: six utilities, three models; 2: three losses."}
+        default_factory=lambda: [*OF_PAPER],
+        metadata={
+            "help": "1: six utilities, three models; 2: three losses; 3, not the paper's: prompts that come back."
+        },
     )
     models: list[str] = field(default_factory=list, metadata={"help": f"Only these of {', '.join(MODELS)}."})
     datasets: list[str] = field(default_factory=list, metadata={"help": f"Only these of {', '.join(DATASETS)}."})
     methods: list[str] = field(default_factory=list, metadata={"help": f"Only these of {', '.join(METHODS)}."})
     seeds: list[int] = field(default_factory=list, metadata={"help": "Of the training. Default: the recipes' own."})
     max_steps: int | None = field(default=None, metadata={"help": "Training steps, instead of the recipes' epochs."})
+    gradient_accumulation_steps: int | None = field(
+        default=None,
+        metadata={"help": "Instead of the recipes' 8, which is for 8 GPUs: 64 / GPUs gives the same batch."},
+    )
     launch: str = field(
         default="",
         metadata={"help": "Starts each training: 'accelerate launch --config_file recipes/accelerate/zero3.yaml'."},
@@ -58,15 +65,18 @@ class ReproduceSettings:
             twice = [one for one in given if given.count(one) > 1]
             if twice:
                 raise ValueError(f"{name}={given} holds {twice[0]!r} twice: give each once.")
-        for name in ("max_steps", "eval_samples", "eval_limit"):
+        for name in ("max_steps", "gradient_accumulation_steps", "eval_samples", "eval_limit"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1.")
         if self.data_dir is not None and not Path(self.data_dir).is_dir():
             raise ValueError(f"data_dir={self.data_dir!r}: there is no such folder.")
-        if self.tiny and (self.launch or self.data_dir):
-            without = f"launch={self.launch!r}" if self.launch else f"data_dir={self.data_dir!r}"
-            raise ValueError(f"{without} has no effect with tiny=True, which runs in this process on data of its own.")
+        for name in ("launch", "data_dir", "gradient_accumulation_steps"):
+            if self.tiny and getattr(self, name):
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} has no effect with tiny=True, which runs in this process on "
+                    "data and with a batch of its own."
+                )
 
 
 def main(root: Path, arguments: Sequence[str] | None = None) -> int:
@@ -85,8 +95,8 @@ def make_parser() -> Any:
     return NamingParser(
         [ReproduceSettings],
         prog="reproduce.py",
-        description="Trains and evaluates the cells of the paper's tables and prints them beside its figures. The "
-        "same command goes on where it was interrupted.",
+        description="Trains and evaluates the cells of the paper's tables, or of ours, and prints them beside its "
+        "figures. The same command goes on where it was interrupted.",
     )
 
 
@@ -138,7 +148,13 @@ def make_plan(settings: ReproduceSettings, root: Path) -> Plan:
     evaluation = EvalOptions(settings.eval_samples, settings.eval_backend, settings.eval_limit)
     common: dict[str, Any] = {"recipes": root / "recipes", "output_dir": output_dir, "seeds": settings.seeds or None}
     if not settings.tiny:
-        return Plan(**common, max_steps=settings.max_steps, sources=_sources(settings.data_dir), evaluation=evaluation)
+        return Plan(
+            **common,
+            max_steps=settings.max_steps,
+            sources=_sources(settings.data_dir),
+            overrides={"gradient_accumulation_steps": settings.gradient_accumulation_steps},
+            evaluation=evaluation,
+        )
     from .tiny import OVERRIDES, REPLACEMENTS
 
     return Plan(

@@ -17,8 +17,16 @@ from ..evaluation.statistics import Estimate, mean_interval, paired_difference
 from ..evaluation.store import read_results
 from ..markdown import markdown_table
 from .cells import Cell
-from .paper import METHODS, TEST_PROMPTS, paper_accuracy
+from .paper import METHODS, OF_PAPER, TEST_PROMPTS, paper_accuracy
 
+_ON_PAPER = (
+    "The paper gives single runs without intervals; its six utilities are not public, ours stand in, and its headline "
+    "AdaRoll figures stand beside `mixed`."
+)
+_ON_OURS = (
+    "This table is not the paper's: each prompt comes back, in all arms as often, and `progress_carry` decides by its "
+    "earlier visits (docs/recipes.md)."
+)
 HEADINGS = ("data set", "method", "ours", "paper", "ours - paper", "gain", "paper's gain")
 
 
@@ -45,7 +53,7 @@ class Row:
 
     @property
     def paper(self) -> float | None:
-        return paper_accuracy(self.model, self.dataset, self.method)
+        return None if self.table not in OF_PAPER else paper_accuracy(self.model, self.dataset, self.method)
 
     @property
     def paper_gain(self) -> float | None:
@@ -165,9 +173,8 @@ def notes(rows: Sequence[Row], cells: Sequence[Cell], failures: Mapping[Path, st
     """What a reader of the tables must know."""
     lines = [
         "Intervals hold what other test prompts would change, not what another seed would. `gain` is over GRPO, Dr. "
-        "GRPO or DAPO's loss without adaptive rollouts, paired over prompts. The paper gives single runs without "
-        "intervals; its six utilities are not public, ours stand in, and its headline AdaRoll figures stand beside "
-        "`mixed`.",
+        "GRPO or DAPO's loss without adaptive rollouts, paired over prompts. "
+        + (_ON_PAPER if any(row.table in OF_PAPER for row in rows) else _ON_OURS)
     ]
     found = {row.dataset: row.ours.num_prompts for row in rows if row.ours is not None}
     other = [
@@ -182,7 +189,8 @@ def notes(rows: Sequence[Row], cells: Sequence[Cell], failures: Mapping[Path, st
 def _cells(row: Row) -> list[str]:
     """Method and figures of a row, as text."""
     label = METHODS[row.method].label
-    paper = "not public" if row.paper is None else f"{row.paper:.2f}"
+    unknown = "not public" if row.table in OF_PAPER else ""
+    paper = unknown if row.paper is None else f"{row.paper:.2f}"
     if row.ours is None:
         return [label, row.state, paper, "", "", _signed(row.paper_gain)]
     ours = f"{100 * row.ours.value:.2f} ± {100 * row.ours.half_width:.2f}"
