@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from adaroll_trl.beliefs import Beliefs
 from adaroll_trl.simulation import (
     DifficultyError,
     PassCounts,
@@ -86,11 +87,31 @@ def test_entropy():
     assert histogram([1] * 5).entropy(10) == pytest.approx(math.log(10))
 
 
-def test_nearest_beta_has_the_moments():
-    a, b = parse_difficulty(MIXED).nearest_beta()
-    assert beta(a, b).mean == pytest.approx(parse_difficulty(MIXED).mean)
-    assert beta(a, b).variance == pytest.approx(parse_difficulty(MIXED).variance)
-    assert all(np.isfinite(point(rate).nearest_beta()).all() for rate in (0.0, 0.5, 1.0))
+def test_fitted_prior_is_what_the_trainer_finds():
+    """Beliefs that have seen many prompts of this difficulty, as `prior_source="empirical_bayes"` keeps them."""
+    known = parse_difficulty(MIXED)
+    beliefs, rng = Beliefs(prior_source="empirical_bayes"), np.random.default_rng(0)
+    for batch in range(60):
+        wins = rng.binomial(8, known.sample(rng, (64,)))
+        beliefs.update([f"{batch}-{prompt}" for prompt in range(64)], wins, 8 - wins)
+    step = 2 ** (1 / 8)  # of the grid
+    assert np.array(known.fitted_prior()) == pytest.approx(np.array(beliefs.fit()), rel=step**2 - 1)
+    a, b = known.fitted_prior()
+    assert known.mean / 1.3 < a / (a + b) < known.mean * 1.3
+    assert a + b < 1  # wide: hopeless prompts beside easy ones
+    assert beta(0.5, 2.0).fitted_prior() == pytest.approx((0.5, 2.0), rel=step - 1)
+    assert all(np.isfinite(point(rate).fitted_prior()).all() for rate in (0.0, 0.5, 1.0))
+
+
+def test_equal_groups_inverts_the_expected_utility():
+    known, progress = parse_difficulty(MIXED), make_utility("progress", kappa=0.5)
+    for size in (1, 5, 16):
+        value = known.expected(progress, size)
+        assert known.equal_groups(progress, value, 16) == pytest.approx(size if size > 1 else math.nan, nan_ok=True)
+    between = 0.25 * known.expected(progress, 5) + 0.75 * known.expected(progress, 6)
+    assert known.equal_groups(progress, between, 16) == pytest.approx(5.75)
+    assert math.isnan(known.equal_groups(progress, known.expected(progress, 17), 16))
+    assert math.isnan(point(0).equal_groups(progress, 0.0, 16))
 
 
 @pytest.mark.parametrize(("utility", "minimum", "maximum"), [("mixed", 2, 32), ("mass", 0, 12), ("std", 1, None)])

@@ -92,25 +92,69 @@ def test_stateful_allocators_live_over_batches():
 def test_plan_of_uniform_is_exact_and_its_match_is_consistent():
     difficulty = parse_difficulty("0.25*point(0)+0.75*beta(1,3)")
     expected = plan(difficulty, 16, (6,), (3,), num_batches=400)
-    (row,), (match,) = expected.rows, expected.matches
+    (row,) = expected.rows
+    signal, match = row.signal, row.signal.match
+    assert row.utility is signal  # of `mixed`
     exact = 0.75 * (1 - 3 / 9 - math.gamma(4) * math.gamma(7) / (math.gamma(10) / math.gamma(1)))
-    assert row.uniform == pytest.approx(exact, abs=1e-9)
-    assert row.uniform < row.adaptive.value < row.bound + 3 * row.adaptive.error
+    assert signal.uniform == pytest.approx(exact, abs=1e-9)
+    assert signal.uniform < signal.adaptive.value < signal.bound + 3 * signal.adaptive.error
+    below = difficulty.signal(math.floor(signal.equal_groups.value))
+    assert below <= signal.adaptive.value <= difficulty.signal(math.ceil(signal.equal_groups.value))
+    assert 0 < signal.equal_groups.error < 1
     assert match.num_generations == math.ceil(match.equal_at.value)
     assert match.saving.value == pytest.approx(1 - match.equal_at.value / 6)
     at_match = simulate(
         "adaroll", 16, 16 * match.num_generations, 3, difficulty=difficulty, num_batches=400, min_rollouts=2
     )
-    assert at_match.signal.value >= row.uniform
+    assert at_match.signal.value >= signal.uniform
     spent = sum(mass * one.value for mass, one in zip(expected.bin_masses, row.rollouts, strict=True) if mass > 0.001)
     assert spent == pytest.approx(6, abs=0.1)
 
 
 def test_plan_where_nothing_can_be_won():
-    (row,), (match,) = (lambda e: (e.rows, e.matches))(plan(point(0), 8, (4,), (2,), num_batches=20))
-    assert (row.uniform, row.adaptive.value) == (0.0, 0.0)
-    assert match.num_generations is None
-    assert math.isnan(match.saving.value)
+    (row,) = plan(point(0), 8, (4,), (2,), num_batches=20).rows
+    assert (row.signal.uniform, row.signal.adaptive.value) == (0.0, 0.0)
+    assert math.isnan(row.signal.equal_groups.value)
+    assert row.signal.match.num_generations is None
+    assert math.isnan(row.signal.match.saving.value)
+
+
+def test_plan_in_the_utility_with_carried_beliefs():
+    """Earlier outcomes are worth something only where they are known, and in one round nothing else is."""
+    progress = make_utility("progress", kappa=2.0)
+    setting = {"utility": progress, "prior": None, "num_batches": 200, "min_rollouts": 0}
+    difficulty = parse_difficulty("smollm2-arithmetic")
+    (known,), (unknown,) = (plan(difficulty, 16, (8,), (1,), carried=n, **setting).rows for n in (8, 0))
+    assert unknown.utility.adaptive.value == pytest.approx(unknown.utility.uniform)
+    assert unknown.utility.equal_groups.value == pytest.approx(8)
+    assert unknown.utility.match.num_generations == 8
+    assert known.utility.uniform == unknown.utility.uniform
+    assert (
+        10 < known.utility.equal_groups.value < 14
+    )  # 11.4 in docs/results/worth_of_allocation.md, with a minimum of 2
+    assert known.signal.gain.value < 0 < known.utility.gain.value  # it gives up prompts that are solved or hopeless
+    assert known.utility.adaptive.value < known.utility.bound
+    enough = known.utility.match.num_generations
+    assert enough == math.ceil(known.utility.match.equal_at.value) < 7
+    played = simulate(
+        "adaroll",
+        16,
+        16 * enough,
+        1,
+        progress,
+        prior=difficulty.fitted_prior(),
+        num_batches=200,
+        difficulty=difficulty,
+        carried=8,
+    )
+    assert played.utility.value / 16 >= known.utility.uniform
+
+
+def test_shares_of_no_gain_are_not_known():
+    for row in compare(Setting(point(0), **SMALL), ["uniform", "adaroll"], 20):
+        assert math.isnan(row.sequential_share.value), row.allocator
+    uniform, sequential, _ = compare(Setting(beta(1, 1), **SMALL), ["uniform"], 40)
+    assert (uniform.sequential_share, sequential.sequential_share) == ((0.0, 0.0), (1.0, 0.0))
 
 
 def test_gain_vanishes_where_every_group_is_mixed():
@@ -160,17 +204,50 @@ def test_simulate_command(tmp_path, capsys):
 
 def test_plan_command(tmp_path, capsys):
     file, picture = tmp_path / "p.csv", tmp_path / "p.png"
-    options = ["--difficulty", "demo", "--fit", "beta", "--prior", "match", "--num-generations", "4", "--rounds", "2"]
+    options = ["--difficulty", "demo", "--fit", "beta", "--prior", "fit", "--num-generations", "4", "--rounds", "2"]
+    small = ["--prompts", "8", "--batches", "20", "--carried", "0", "8", "--carried-decay", "0.5"]
+    chosen = ["--utility", "progress", "--kappa", "0.5", "--csv", str(file), "--plot", str(picture)]
+    assert adaroll(["plan", *options, *small, *chosen]) == 0
+    with file.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["utility_name"], row["carried"]) for row in rows] == [("progress(kappa=0.5)", n) for n in "08"]
+    demo = parse_difficulty("demo", "beta")
+    assert float(rows[0]["signal_uniform"]) == pytest.approx(demo.signal(4))
+    assert float(rows[1]["utility_uniform"]) == pytest.approx(demo.expected(make_utility("progress", kappa=0.5), 4))
+    assert {"signal_adaptive_se", "utility_saving_se", "utility_equal_groups_se", "rollouts_0_0.02_se"} <= set(rows[0])
+    assert picture.exists()
+    printed = capsys.readouterr().out
+    assert "believed beta({:.3g},{:.3g})".format(*demo.fitted_prior()) in printed
     assert (
-        adaroll(["plan", *options, "--prompts", "8", "--batches", "20", "--csv", str(file), "--plot", str(picture)])
-        == 0
+        "Utility of a prompt, progress(kappa=0.5), 8 earlier outcomes of each prompt known (each counts 0.5)"
+        in printed
     )
+
+
+def signal_from_four(s, f):
+    """A user's own utility."""
+    return ((s >= 1) & (f >= 1) & (s + f >= 4)).astype(float)
+
+
+NOT_A_FUNCTION = 3
+
+
+def test_utilities_of_ones_own_and_several_kappas(tmp_path, capsys):
+    file = tmp_path / "a.csv"
+    small = ["--prompts", "4", "--batches", "4", "--carried", "0", "--rounds", "1", "--csv", str(file)]
+    chosen = ["--utility", "progress", "tests.test_simulation_plan:signal_from_four", "--kappa", "0.5", "4"]
+    assert adaroll(["simulate", *small, *chosen, "--num-generations", "3", "--allocators", "uniform"]) == 0
+    with file.open(newline="") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["allocator"] == "uniform"]
+    assert [row["utility_name"] for row in rows] == ["progress(kappa=0.5)", "progress(kappa=4)", "signal_from_four"]
+    expected = [beta(1, 1).expected(make_utility("progress", kappa=kappa), 3) for kappa in (0.5, 4.0)]
+    assert [float(row["utility"]) for row in rows] == pytest.approx([*expected, 0.0])
+    own = ["--num-generations", "4", "--utility", "tests.test_simulation_plan:signal_from_four"]
+    assert adaroll(["plan", *small, *own]) == 0
     with file.open(newline="") as lines:
         (row,) = csv.DictReader(lines)
-    assert float(row["uniform"]) == pytest.approx(parse_difficulty("demo", "beta").signal(4))
-    assert {"adaptive_se", "saving_se", "rollouts_0_0.02_se"} <= set(row)
-    assert picture.exists()
-    assert "believed beta(0.341,0.775)" in capsys.readouterr().out
+    assert float(row["utility_uniform"]) == pytest.approx(beta(1, 1).signal(4))
+    assert "Utility of a prompt, signal_from_four" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -179,7 +256,21 @@ def test_plan_command(tmp_path, capsys):
         (["simulate", "--round", "2"], "Did you mean '--rounds'?"),
         (["simulate", "--difficulty", "bta(1,2)"], "Did you mean beta(a,b)"),
         (["simulate", "--allocators", "adarol"], "--allocators adarol is not known"),
-        (["simulate", "--utility", "best"], "--utility best is not known"),
+        (["simulate", "--utility", "best"], "--utility best is not known. Use one of mixed, "),
+        (["plan", "--utility", "no.where:at_all"], "--utility='no.where:at_all' cannot be loaded"),
+        (["plan", "--utility", "tests.test_simulation_plan:NOT_A_FUNCTION"], "utility=3 must be one of"),
+        (["plan", "--utility", "tests.test_simulation_plan:Everything"], "failed on two float arrays"),
+        (["plan", "--kappa", "2"], "--kappa 2 has no effect with --utility mixed: only progress reads it"),
+        (
+            ["simulate", "--utility", "mass", "std", "--kappa", "1", "2"],
+            "--kappa 1 has no effect with --utility mass std",
+        ),
+        (["plan", "--utility", "progress", "--kappa", "0"], "--kappa 0 must be a positive finite number"),
+        (["plan", "--carried-decay", "0.5"], "--carried-decay 0.5 has no effect without --carried above 0"),
+        (
+            ["plan", "--num-generations", "8", "1"],
+            "--num-generations 1 must be a whole number of at least 2: one roll",
+        ),
         (["simulate", "--budget", "100"], "--budget 100 must be a multiple of --prompts 32"),
         (["plan", "--prior", "1"], "--prior 1 must be two positive finite numbers"),
         (["plan", "--prior", "0,1"], "two positive finite numbers"),
@@ -189,7 +280,7 @@ def test_plan_command(tmp_path, capsys):
         (["plan", "--threshold", "nan"], "--threshold nan must be a finite number"),
         (["plan", "--prior", "nan,1"], "--prior nan,1 must be two positive finite numbers"),
         (["plan", "--seed", "-1"], "--seed -1 must be a whole number of at least 0"),
-        (["plan", "--num-generations", "0"], "--num-generations 0 must be a whole number of at least 1"),
+        (["simulate", "--num-generations", "0"], "--num-generations 0 must be a whole number of at least 1"),
         (["plan", "--rounds", "0"], "--rounds 0 must be"),
         (["plan", "--min-rollouts", "-1"], "--min-rollouts -1 must be"),
         (["plan", "--fit", "best"], "--fit invalid choice: 'best'"),

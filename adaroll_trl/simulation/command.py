@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,10 +12,10 @@ from typing import Any
 
 from rich.console import Console
 
-from ..allocators.base import Allocator
-from ..utilities import UTILITY_NAMES
+from ..utilities import as_utility
 from .compare import ONE_PRIOR, Row, Setting, compare
 from .difficulty_text import parse_difficulty
+from .named import named_allocators, named_utilities
 from .options import make_plan_parser, make_simulate_parser
 from .planning import ExpectedRollouts, plan
 from .tables import comparison_table, plan_tables, print_table
@@ -61,17 +60,16 @@ def _run(
 
 
 def _common(options: argparse.Namespace) -> dict[str, Any]:
+    if options.carried_decay != 1 and not any(options.carried):
+        raise ValueError(f"--carried-decay {options.carried_decay:g} has no effect without --carried above 0.")
     difficulty = parse_difficulty(options.difficulty, options.fit, reward=options.reward, threshold=options.threshold)
-    utilities = [options.utility] if isinstance(options.utility, str) else options.utility
-    for name in utilities:
-        if name not in UTILITY_NAMES:
-            raise ValueError(f"--utility {name} is not known. Use one of {', '.join(UTILITY_NAMES)}.")
     return {
         "difficulty": difficulty,
         "num_prompts": options.prompts,
         "prior": options.prior,
         "min_rollouts": _MIN_ROLLOUTS if options.min_rollouts is None else options.min_rollouts,
         "max_rollouts": options.max_rollouts,
+        "carried_decay": options.carried_decay,
     }
 
 
@@ -80,7 +78,8 @@ def run_simulate(options: argparse.Namespace, console: Console) -> None:
     from ..allocators import ALLOCATOR_NAMES, streaming_allocators
 
     common = _common(options)
-    prior = common.pop("prior") or common["difficulty"].nearest_beta()
+    utilities = named_utilities(options.utility, options.kappa or [])
+    prior = common.pop("prior") or common["difficulty"].fitted_prior()
     generations = options.num_generations or 8
     if options.budget is not None:
         generations, rest = divmod(options.budget, options.prompts)
@@ -90,11 +89,11 @@ def run_simulate(options: argparse.Namespace, console: Console) -> None:
     every = not options.allocators
     known = streaming_allocators() if options.in_flight else ALLOCATOR_NAMES
     names = list(known) if every else options.allocators
-    make = _allocators_to_make(names, options.allocator_kwargs)
-    base = Setting(prior=prior, num_generations=generations, carried_decay=options.carried_decay, **common)
+    make = named_allocators(names, options.allocator_kwargs)
+    base = Setting(prior=prior, num_generations=generations, **common)
     found: list[tuple[Setting, list[Row]]] = []
     with _progress(console) as say:
-        for utility in options.utility:
+        for utility in utilities:
             for way in _ways(options):
                 for carried in options.carried:
                     setting = replace(base, utility=utility, carried=carried, **way)
@@ -111,7 +110,7 @@ def run_simulate(options: argparse.Namespace, console: Console) -> None:
         console,
         [
             {
-                "utility_name": setting.utility,
+                "utility_name": as_utility(setting.utility).key,
                 "rounds": setting.rounds if setting.in_flight is None else "",
                 "carried": setting.carried,
                 **row.record(),
@@ -153,28 +152,34 @@ def _setting_text(base: Setting, prior: tuple[float, float], options: argparse.N
 def run_plan(options: argparse.Namespace, console: Console) -> None:
     """Plan, print, write."""
     common = _common(options)
+    (utility,) = named_utilities([options.utility], [] if options.kappa is None else [options.kappa])
     _check_limits(options, options.num_generations)
     with _progress(console) as say:
-        expected = plan(
-            utility=options.utility,
-            num_generations=options.num_generations,
-            rounds=options.rounds,
-            num_batches=options.batches,
-            seed=options.seed,
-            on_play=lambda: say("batches"),
-            **common,
-        )
-    known = expected.difficulty
+        found = [
+            plan(
+                utility=utility,
+                num_generations=options.num_generations,
+                rounds=options.rounds,
+                num_batches=options.batches,
+                seed=options.seed,
+                carried=carried,
+                on_play=lambda: say("batches"),
+                **common,
+            )
+            for carried in options.carried
+        ]
+    difficulty, prior = found[0].setting.difficulty, found[0].setting.prior
     console.print(
-        f"difficulty {known.label}: mean {known.mean:.3f}, standard deviation {known.variance**0.5:.3f}; believed "
-        f"beta({expected.prior[0]:.3g},{expected.prior[1]:.3g}); {options.prompts} prompts a batch; "
-        f"{options.batches:,} batches, seed {options.seed}",
+        f"difficulty {difficulty.label}: mean {difficulty.mean:.3f}, standard deviation "
+        f"{difficulty.variance**0.5:.3f}; believed beta({prior[0]:.3g},{prior[1]:.3g}); {options.prompts} prompts a "
+        f"batch; {options.batches:,} batches, seed {options.seed}",
         highlight=False,
         soft_wrap=True,
     )
-    for table in plan_tables(expected):
+    for table in (table for expected in found for table in plan_tables(expected)):
         print_table(console, table, {"G", "rounds"})
-    _write(options, console, expected.records(), lambda: _plan_figure(expected))
+    records = [record for expected in found for record in expected.records()]
+    _write(options, console, records, lambda: _plan_figure(found))
 
 
 @contextmanager
@@ -230,45 +235,13 @@ def _check_limits(options: argparse.Namespace, generations: Sequence[int]) -> No
         )
 
 
-def _allocators_to_make(
-    names: Sequence[str], arguments: Mapping[str, Any] | None
-) -> dict[str, Callable[[str], Allocator]]:
-    """For those that are of the user's own or have options: from a utility's name to a new allocator."""
-    from ..allocators import ALLOCATOR_NAMES, check_own_options, make_allocator
-
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"--allocators {name} is given twice: give each once.")
-        if name not in ALLOCATOR_NAMES and ":" not in name:
-            known = ", ".join(ALLOCATOR_NAMES)
-            raise ValueError(f"--allocators {name} is not known. Use any of {known}, or package.module:Class.")
-    others = [name for name in names if name != "uniform"]
-    if arguments is not None and len(others) != 1:
-        raise ValueError(
-            f"--allocator-kwargs {json.dumps(arguments)} are the options of one allocator: name it, and at most "
-            "uniform beside it, with --allocators."
-        )
-    make: dict[str, Callable[[str], Allocator]] = {}
-    for name in others:
-        if ":" in name:
-            from ..planner import load_allocator  # imports TRL: seconds
-
-            make[name] = lambda utility, path=name: load_allocator(path, arguments or {}, "--allocators")  # type: ignore[misc]
-        elif arguments is not None:
-            check_own_options(name, arguments)
-            make[name] = lambda utility, name=name: make_allocator(name, utility=utility, **arguments)  # type: ignore[misc]
-        if name in make:
-            make[name]("mixed")  # what it refuses is said before the first is played
-    return make
-
-
 def _comparison_figure(found: Sequence[tuple[Setting, Sequence[Row]]]) -> Any:
     from .pictures import comparison_figure
 
     return comparison_figure(found)
 
 
-def _plan_figure(expected: ExpectedRollouts) -> Any:
+def _plan_figure(found: Sequence[ExpectedRollouts]) -> Any:
     from .pictures import plan_figure
 
-    return plan_figure(expected)
+    return plan_figure(found)

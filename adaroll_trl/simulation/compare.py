@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..allocators import ALLOCATOR_NAMES, Allocator
@@ -64,14 +65,18 @@ class Setting:
         return self.carried > 0 and self.carried_decay > 0
 
     @property
+    def known(self) -> str:
+        """What is known before the batch, as the end of a title; empty for nothing."""
+        faded = f" (each counts {self.carried_decay:g})" if self.carried_decay < 1 else ""
+        return f", {self.carried} earlier outcomes of each prompt known{faded}" if self.carried else ""
+
+    @property
     def text(self) -> str:
         """The utility, how the budget is spent, and what is known before."""
-        way = f"{self.rounds} rounds"
+        way = f"{self.rounds} round{'s' * (self.rounds > 1)}"
         if self.in_flight is not None:
             way = f"a stream with {self.in_flight} in flight, lengths {self.lengths}"
-        known = f", {self.carried} earlier outcomes of each prompt known" if self.carried else ""
-        faded = f" (each counts {self.carried_decay:g})" if self.carried and self.carried_decay < 1 else ""
-        return f"{self.utility}, {way}{known}{faded}"
+        return f"{as_utility(self.utility).key}, {way}{self.known}"
 
     def play(
         self, allocator: str | Allocator, num_batches: int, seed: int, rounds: int | None = None
@@ -115,7 +120,8 @@ class Row:
         signal, rollouts_with_signal: shares of prompts and rollouts in groups with both outcomes.
         signal_gain: `signal` above equal groups, paired.
         utility, gain, relative_gain: the utility, above equal groups (paired), and that as a share of theirs.
-        sequential_share: share of the gain of the policy that decides one rollout at a time.
+        sequential_share: share of the gain of the policy that decides one rollout at a time; not known where that is
+            none, or not beyond its noise.
     """
 
     allocator: str
@@ -168,28 +174,30 @@ def compare(
     if setting.in_flight is not None:
         for allocator in allocators:
             check_streams(allocator, setting.in_flight)
-    best: dict[int, SimulationResult] = {}
+    played: dict[int, SimulationResult] = {}
 
     def reference(batches: int) -> SimulationResult:
-        if batches not in best:
-            best[batches] = setting.play("adaroll", batches, seed, rounds=setting.budget)
-        return best[batches]
+        if batches not in played:
+            played[batches] = setting.play("adaroll", batches, seed, rounds=setting.budget)
+        return played[batches]
 
+    if on_row is not None:
+        on_row(SEQUENTIAL)
+    best = reference(num_batches)
+    sequential = _row(SEQUENTIAL, setting, best, gain_share(best, best))
     rows = []
     for allocator in allocators:
         name = allocator if isinstance(allocator, str) else getattr(allocator, "name", type(allocator).__name__)
         if on_row is not None:
             on_row(name)
         if allocator == "uniform":
-            rows.append(_uniform_row(setting))
+            no_share = Measured(0.0) if math.isfinite(sequential.sequential_share.value) else _UNKNOWN
+            rows.append(replace(_uniform_row(setting), sequential_share=no_share))
             continue
         batches = max(min(_FEWEST, num_batches), num_batches // _SLOWER.get(name, 1))
         result = setting.play(allocator, batches, seed)
         rows.append(_row(name, setting, result, gain_share(result, reference(batches))))
-    if on_row is not None:
-        on_row(SEQUENTIAL)
-    rows.append(_row(SEQUENTIAL, setting, reference(num_batches), Measured(1.0)))
-    return [*rows, _bound_row(setting)]
+    return [*rows, sequential, _bound_row(setting)]
 
 
 def _row(name: str, setting: Setting, result: SimulationResult, share: Measured) -> Row:
@@ -212,7 +220,7 @@ def _uniform_row(setting: Setting) -> Row:
     signal = Measured(setting.difficulty.signal(setting.num_generations))
     utility = setting.difficulty.expected(as_utility(setting.utility), setting.num_generations)
     nothing = Measured(0.0)
-    return Row("uniform", 0, signal, nothing, signal, Measured(utility), nothing, nothing, nothing)
+    return Row("uniform", 0, signal, nothing, signal, Measured(utility), nothing, nothing, _UNKNOWN)
 
 
 def _bound_row(setting: Setting) -> Row:

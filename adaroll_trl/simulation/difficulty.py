@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc
 
+from ..priors import fit_beta_prior
 from ..utilities import Utility, success_chances
 
 FloatArray = NDArray[np.float64]
 
-_LARGEST_PRECISION = 1e4  # alpha + beta of the Beta that stands for a single pass rate
+ROUNDING = 1e-12  # a difference in utility that is none
+_VISITS = 2000  # of prompts, from which a prior is fitted: about what the trainer's window weighs
 
 
 @dataclass(frozen=True)
@@ -142,12 +144,36 @@ class Difficulty:
         """The variance of pass rates between prompts."""
         return max(float(self.success_chances(2)[2]) - self.mean**2, 0.0)
 
-    def nearest_beta(self) -> tuple[float, float]:
-        """The Beta of the same mean and variance, as a planner's prior; kept away from 0, 1 and single points."""
-        mean = min(max(self.mean, 1e-3), 1 - 1e-3)
-        spread = mean * (1 - mean)
-        precision = spread / max(min(self.variance, 0.99 * spread), spread / (_LARGEST_PRECISION + 1)) - 1
-        return mean * precision, (1 - mean) * precision
+    def fitted_prior(self, rollouts: int = 8) -> tuple[float, float]:
+        """The Beta prior that `prior_source="empirical_bayes"` expects to find after many prompts.
+
+        The fit to 2,000 visits of so many rollouts, each number of successes as often as it is expected, around
+        Beta(1, 1). On the trainer's grid (`adaroll_trl.priors`): alpha and beta from 1/16 to 128, in steps of 9 %.
+
+        >>> a, b = beta(0.5, 1.5).fitted_prior()
+        >>> round(a, 2), round(b, 2)
+        (0.5, 1.54)
+        """
+        successes = np.arange(rollouts + 1)
+        return fit_beta_prior(successes, rollouts - successes, _VISITS * self.success_chances(rollouts))
+
+    def equal_groups(self, utility: Utility, value: float, most: int) -> float:
+        """The size of equal groups that expect so much utility of a prompt, between whole numbers by a line.
+
+        The smallest one, for a utility that does not grow with every rollout; nan if none up to `most` is enough, or
+        `value` is not above 0, which is what no rollouts have.
+
+        >>> from adaroll_trl.utilities import make_utility
+        >>> round(beta(1, 1).equal_groups(make_utility("mixed"), 7 / 9, 32), 6)  # of 1 - 2 / (n + 1)
+        8.0
+        """
+        below = 0.0
+        for size in range(1, most + 1 if value > ROUNDING else 0):
+            above = self.expected(utility, size)
+            if above >= value - ROUNDING:  # so it is above `below`, which was not enough
+                return size - 1 + min((value - below) / (above - below), 1.0)
+            below = above
+        return float("nan")
 
     def bin_masses(self, edges: ArrayLike) -> FloatArray:
         """The share of prompts in each bin [edge, next edge), the last one closed; shape (len(edges) - 1,).

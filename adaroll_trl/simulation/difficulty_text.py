@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from .difficulty import Difficulty, beta, mixture, point, rates
-from .pass_counts import FITS, read_difficulty, read_pass_counts, shipped_histograms
+from .pass_counts import FITS, read_difficulty, shipped_histograms
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)|(?P<name>[A-Za-z][\w.-]*)|(?P<sign>\S))"
@@ -144,7 +144,7 @@ class _Parser:
         known = shipped_histograms()
         if name not in known:
             raise self.unknown(name, place, list(known))
-        return read_pass_counts(known[name]).difficulty(self.fit, name)
+        return read_difficulty(known[name], self.fit, label=name)
 
     def unknown(self, name: str, place: int, measured: list[str]) -> DifficultyError:
         near = _nearest(name, [*_FUNCTIONS, *measured])

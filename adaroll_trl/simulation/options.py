@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..utilities import UTILITY_NAMES
 from .difficulty_text import FORMS
 from .pass_counts import FITS
 from .streaming import LENGTHS
@@ -24,7 +25,7 @@ class _Parser(argparse.ArgumentParser):
         raise ValueError(re.sub(r"^argument (\S+): ", r"\1 ", message))
 
 
-def _whole(least: int) -> Callable[[str], int]:
+def _whole(least: int, why: str = "") -> Callable[[str], int]:
     """The type of an option that is a whole number of at least `least`."""
 
     def parse(text: str) -> int:
@@ -33,7 +34,7 @@ def _whole(least: int) -> Callable[[str], int]:
         except ValueError:
             value = least - 1
         if value < least:
-            raise argparse.ArgumentTypeError(f"{text} must be a whole number of at least {least}.")
+            raise argparse.ArgumentTypeError(f"{text} must be a whole number of at least {least}{why}.")
         return value
 
     return parse
@@ -55,16 +56,27 @@ def _number(low: float, high: float) -> Callable[[str], float]:
     return parse
 
 
+def _kappa(text: str) -> float:
+    """A positive finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"{text} must be a positive finite number.")
+    return value
+
+
 def _prior(text: str) -> tuple[float, float] | None:
-    """`a,b`, or None for `match`."""
-    if text == "match":
+    """`a,b`, or None for `fit`."""
+    if text == "fit":
         return None
     try:
         a, b = (float(part) for part in text.split(","))
     except ValueError:
         a = b = math.nan
     if not all(math.isfinite(x) and x > 0 for x in (a, b)):
-        raise argparse.ArgumentTypeError(f"{text} must be two positive finite numbers, as in 1,1, or `match`.")
+        raise argparse.ArgumentTypeError(f"{text} must be two positive finite numbers, as in 1,1, or `fit`.")
     return a, b
 
 
@@ -124,17 +136,9 @@ def make_simulate_parser() -> argparse.ArgumentParser:
         help="of a stream's completions, which decide the order in which they end: all alike, with tails, by a "
         "prompt's difficulty or by success (default: even)",
     )
-    parser.add_argument("--utility", nargs="+", default=["mixed"], help="utilities; several (default: mixed)")
-    parser.add_argument(
-        "--carried",
-        type=_whole(0),
-        nargs="+",
-        default=[0, 8],
-        help="outcomes of each prompt known from before the batch; several (default: 0 8)",
-    )
-    parser.add_argument(
-        "--carried-decay", type=_number(0, 1), default=1.0, help="what each of them counts, 0 to 1 (default: 1)"
-    )
+    parser.add_argument("--utility", nargs="+", default=["mixed"], help=f"{_UTILITY}; several (default: mixed)")
+    parser.add_argument("--kappa", type=_kappa, nargs="+", help=f"{_KAPPA}; several (default: 2)")
+    _add_carried(parser, [0, 8])
     _add_play(parser, 1000)
     return parser
 
@@ -144,21 +148,43 @@ def make_plan_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="adaroll plan",
         allow_abbrev=False,
-        description="What to expect of adaptive rollouts on prompts of a given difficulty: prompts with signal, "
-        "rollouts by pass rate, and how many rollouts show as much as equal groups do.",
+        description="What to expect of adaptive rollouts on prompts of a given difficulty: prompts with signal, the "
+        "utility, rollouts by pass rate, what size of equal groups that is worth, and how many rollouts are worth as "
+        "much as equal groups.",
     )
     _add_difficulty(parser)
     parser.add_argument(
         "--num-generations",
-        type=_whole(1),
+        type=_whole(2, ": one rollout alone has nothing to be compared with"),
         nargs="+",
         default=[4, 8, 16],
         help="rollouts per prompt (default: 4 8 16)",
     )
     parser.add_argument("--rounds", type=_whole(1), nargs="+", default=[2, 4], help="generation rounds (default: 2 4)")
-    parser.add_argument("--utility", default="mixed", help="what the allocator maximises (default: mixed)")
+    parser.add_argument(
+        "--utility", default="mixed", help=f"{_UTILITY}, which the allocator maximises (default: mixed)"
+    )
+    parser.add_argument("--kappa", type=_kappa, help=f"{_KAPPA} (default: 2)")
+    _add_carried(parser, [0])
     _add_play(parser, 4000)
     return parser
+
+
+_UTILITY = f"{', '.join(UTILITY_NAMES)}, or package.module:function of your own"
+_KAPPA = "of --utility progress: the noise of one rollout against the spread between prompts"
+
+
+def _add_carried(parser: argparse.ArgumentParser, default: list[int]) -> None:
+    parser.add_argument(
+        "--carried",
+        type=_whole(0),
+        nargs="+",
+        default=default,
+        help=f"outcomes of each prompt known from before the batch; several (default: {' '.join(map(str, default))})",
+    )
+    parser.add_argument(
+        "--carried-decay", type=_number(0, 1), default=1.0, help="what each of them counts, 0 to 1 (default: 1)"
+    )
 
 
 def _add_difficulty(parser: argparse.ArgumentParser) -> None:
@@ -180,7 +206,8 @@ def _add_difficulty(parser: argparse.ArgumentParser) -> None:
         type=_prior,
         metavar="A,B",
         default="1,1",
-        help="a,b of the Beta belief on a prompt, or `match`, the difficulty's mean and variance (default: 1,1)",
+        help="a,b of the Beta belief on a prompt, or `fit`, the one that prior_source='empirical_bayes' finds at this "
+        "difficulty (default: 1,1)",
     )
     parser.add_argument("--prompts", type=_whole(1), default=32, help="prompts of a batch (default: 32)")
 

@@ -134,7 +134,12 @@ def shipped_histograms() -> Mapping[str, Path]:
 
 
 def read_difficulty(
-    path: Path | str, fit: str = "mixture", *, reward: str | None = None, threshold: float | None = None
+    path: Path | str,
+    fit: str = "mixture",
+    *,
+    reward: str | None = None,
+    threshold: float | None = None,
+    label: str | None = None,
 ) -> Difficulty:
     """The distribution of pass rates in a file or folder.
 
@@ -142,15 +147,17 @@ def read_difficulty(
         path (`Path` or `str`): see `read_pass_counts`; also a JSON list or a column `pass_rate` of rates, and JSON
             with `counts` and optionally `edges`, a histogram: these are taken as they are.
         fit, reward, threshold: see `PassCounts.difficulty` and `read_pass_counts`.
+        label (`str`, *optional*): how tables name it. None is the file's name.
 
     Raises:
         ValueError: if there is nothing that can be read.
     """
     path = Path(path)
     found = _read(path, reward, threshold)
+    label = label or path.name
     if isinstance(found, Difficulty):
-        return Difficulty(found.weights, found.parts, f"{path.name}: {found.label}")
-    return found.difficulty(fit, path.name)
+        return Difficulty(found.weights, found.parts, f"{label}: {found.label}")
+    return found.difficulty(fit, label)
 
 
 def read_pass_counts(path: Path | str, *, reward: str | None = None, threshold: float | None = None) -> PassCounts:

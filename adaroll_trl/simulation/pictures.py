@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..plots import COLOURS, require_matplotlib
+from ..utilities import as_utility, make_utility
 from .compare import BOUND, Row, Setting
 from .entropy import GainPoint
 from .planning import EDGES, ExpectedRollouts
@@ -48,45 +49,58 @@ def comparison_figure(found: Sequence[tuple[Setting, Sequence[Row]]]) -> Figure:
     return figure
 
 
-def plan_figure(expected: ExpectedRollouts) -> Figure:
-    """Prompts with signal over rollouts per prompt, and rollouts by pass rate for the largest setting."""
+def plan_figure(found: Sequence[ExpectedRollouts]) -> Figure:
+    """A line of panels for each plan: prompts with signal and utility over rollouts per prompt, and rollouts by pass
+    rate for its last setting."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4), layout="constrained")
-    signal, rollouts = figure.subplots(1, 2)
-    generations = sorted({row.num_generations for row in expected.rows})
-    uniform = {row.num_generations: row.uniform for row in expected.rows}
-    bound = {row.num_generations: row.bound for row in expected.rows}
-    signal.plot(generations, [uniform[g] for g in generations], "o--", color="#222222", label="uniform")
-    signal.plot(generations, [bound[g] for g in generations], ":", color="#777777", label="bound")
+    chosen = as_utility(found[0].setting.utility)
+    quantities = ["signal"] if chosen == make_utility("mixed") else ["signal", "utility"]
+    figure = Figure(figsize=(1 + 5 * (len(quantities) + 1), 4 * len(found)), layout="constrained")
+    panels = figure.subplots(len(found), len(quantities) + 1, squeeze=False)
+    for line, expected in zip(panels, found, strict=True):
+        for axes, quantity in zip(line, quantities, strict=False):
+            _draw_expectation(axes, expected, quantity)
+            axes.set_ylabel("prompts with signal" if quantity == "signal" else f"utility of a prompt, {chosen.key}")
+        _draw_rollouts(line[-1], expected)
+        line[0].set_title(expected.setting.known.removeprefix(", "), loc="left", fontsize=10)
+        for axes in line:
+            axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _draw_expectation(axes: Axes, expected: ExpectedRollouts, quantity: str) -> None:
+    rows = sorted(expected.rows, key=lambda row: row.num_generations)
+    points = [(row.num_generations, row.rounds, getattr(row, quantity)) for row in rows]
+    equal = {generations: one for generations, _, one in points}
+    axes.plot(list(equal), [one.uniform for one in equal.values()], "o--", color="#222222", label="uniform")
+    axes.plot(list(equal), [one.bound for one in equal.values()], ".:", color="#777777", label="bound")
     for colour, rounds in zip(COLOURS, sorted({row.rounds for row in expected.rows}), strict=False):
-        rows = sorted((row for row in expected.rows if row.rounds == rounds), key=lambda row: row.num_generations)
-        signal.errorbar(
-            [row.num_generations for row in rows],
-            [row.adaptive.value for row in rows],
-            yerr=[2 * row.adaptive.error for row in rows],
+        some = [(generations, one.adaptive) for generations, several, one in points if several == rounds]
+        axes.errorbar(
+            [generations for generations, _ in some],
+            [adaptive.value for _, adaptive in some],
+            yerr=[2 * adaptive.error for _, adaptive in some],
             fmt="o-",
             color=colour,
-            label=f"adaroll, {rounds} rounds",
+            label=f"adaroll, {rounds} round{'s' * (rounds > 1)}",
         )
-    signal.set_xlabel("rollouts per prompt")
-    signal.set_ylabel("prompts with signal")
-    signal.legend(frameon=False)
+    axes.set_xlabel("rollouts per prompt")
+    axes.legend(frameon=False)
+
+
+def _draw_rollouts(axes: Axes, expected: ExpectedRollouts) -> None:
     last = expected.rows[-1]
     place = np.arange(len(EDGES) - 1)
     heights = [one.value if np.isfinite(one.value) else 0.0 for one in last.rollouts]
     errors = [2 * one.error if np.isfinite(one.error) else 0.0 for one in last.rollouts]
-    rollouts.bar(place, heights, yerr=errors, color=COLOURS[0], alpha=0.8)
-    rollouts.axhline(last.num_generations, color="#222222", linestyle="--", linewidth=1, label="uniform")
-    labels = [f"{100 * low:g}-{100 * high:g}" for low, high in pairwise(EDGES)]
-    rollouts.set_xticks(place, labels)
-    rollouts.set_xlabel("pass rate, %")
-    rollouts.set_ylabel(f"rollouts, G = {last.num_generations}, {last.rounds} rounds")
-    rollouts.legend(frameon=False)
-    for axes in (signal, rollouts):
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    axes.bar(place, heights, yerr=errors, color=COLOURS[0], alpha=0.8)
+    axes.axhline(last.num_generations, color="#222222", linestyle="--", linewidth=1, label="uniform")
+    axes.set_xticks(place, [f"{100 * low:g}-{100 * high:g}" for low, high in pairwise(EDGES)])
+    axes.set_xlabel("pass rate, %")
+    axes.set_ylabel(f"rollouts, G = {last.num_generations}, {last.rounds} round{'s' * (last.rounds > 1)}")
+    axes.legend(frameon=False)
 
 
 def draw_gain(

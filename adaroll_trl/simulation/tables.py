@@ -9,8 +9,10 @@ from itertools import pairwise
 from rich.console import Console
 from rich.table import Table
 
+from ..utilities import as_utility, make_utility
 from .compare import BOUND, Row, Setting
-from .planning import EDGES, ExpectedRollouts
+from .measured import Measured
+from .planning import EDGES, Expectation, ExpectedRollouts
 
 
 def comparison_table(setting: Setting, rows: Sequence[Row]) -> Table:
@@ -40,35 +42,51 @@ def comparison_table(setting: Setting, rows: Sequence[Row]) -> Table:
     return table
 
 
-def plan_tables(expected: ExpectedRollouts) -> tuple[Table, Table]:
-    """Prompts with signal and savings; and rollouts by pass rate."""
-    signal = Table(title="Prompts with signal, %", title_justify="left", title_style="bold")
-    for heading in ("G", "rounds", "uniform", "adaroll", "gain", "bound", "rollouts with signal"):
-        signal.add_column(heading, justify="right", no_wrap=True)
-    signal.add_column("as many as uniform with", justify="right", no_wrap=True)
-    signal.add_column("saved, %", justify="right", no_wrap=True)
-    rollouts = Table(title="Rollouts of a prompt, by its pass rate", title_justify="left", title_style="bold")
-    bins = [f"{100 * low:g}-{100 * high:g} %" for low, high in pairwise(EDGES)]
-    for heading in ("G", "rounds", *bins, "largest"):
-        rollouts.add_column(heading, justify="right", no_wrap=True)
-    shares = [f"{100 * mass:.1f} %" for mass in expected.bin_masses]
-    rollouts.add_row("", "prompts", *shares, "")
-    for row, match in zip(expected.rows, expected.matches, strict=True):
-        enough = "-" if match.num_generations is None else f"G = {match.num_generations} ({match.equal_at.text()})"
-        signal.add_row(
+def plan_tables(expected: ExpectedRollouts) -> list[Table]:
+    """Prompts with signal; the utility, unless it is the same; and rollouts by pass rate."""
+    utility, known = as_utility(expected.setting.utility), expected.setting.known
+    tables = [_expectation_table(f"Prompts with signal, %{known}", expected, "signal", 100, 2)]
+    if utility != make_utility("mixed"):
+        tables.append(_expectation_table(f"Utility of a prompt, {utility.key}{known}", expected, "utility", 1, 4))
+    return [*tables, _rollouts_table(expected)]
+
+
+def _expectation_table(title: str, expected: ExpectedRollouts, quantity: str, scale: float, digits: int) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    plain = ["G", "rounds", "uniform", "adaroll", "gain", "bound"]
+    if quantity == "signal":
+        plain.append("rollouts\nwith signal")
+    for heading in (*plain, "worth equal\ngroups of", "as much as\nuniform with", "saved, %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in expected.rows:
+        found: Expectation = getattr(row, quantity)
+        match = found.match
+        table.add_row(
             f"{row.num_generations}",
             f"{row.rounds}",
-            f"{100 * row.uniform:.2f}",
-            row.adaptive.text(100),
-            row.gain.text(100, 2, "+"),
-            f"{100 * row.bound:.2f}",
-            row.rollouts_with_signal.text(100),
-            enough,
+            Measured(found.uniform).text(scale, digits),
+            found.adaptive.text(scale, digits),
+            found.gain.text(scale, digits, "+"),
+            Measured(found.bound).text(scale, digits),
+            *([row.rollouts_with_signal.text(100)] if quantity == "signal" else []),
+            found.equal_groups.text(),
+            "-" if match.num_generations is None else f"G = {match.num_generations} ({match.equal_at.text()})",
             match.saving.text(100, 1),
         )
+    return table
+
+
+def _rollouts_table(expected: ExpectedRollouts) -> Table:
+    title = f"Rollouts of a prompt, by its pass rate{expected.setting.known}"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    bins = [f"{100 * low:g}-{100 * high:g} %" for low, high in pairwise(EDGES)]
+    for heading in ("G", "rounds", *bins, "largest"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_row("", "prompts", *(f"{100 * mass:.1f} %" for mass in expected.bin_masses), "")
+    for row in expected.rows:
         each = [one.text(1, 2) for one in row.rollouts]
-        rollouts.add_row(f"{row.num_generations}", f"{row.rounds}", *each, f"{row.largest_group}")
-    return signal, rollouts
+        table.add_row(f"{row.num_generations}", f"{row.rounds}", *each, f"{row.largest_group}")
+    return table
 
 
 def print_table(console: Console, table: Table, keys: Collection[str]) -> None:
