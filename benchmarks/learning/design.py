@@ -68,8 +68,6 @@ CONTROL_ARMS: dict[str, dict[str, Any]] = {
     "grpo-progress-weights": {**FRESH_ARMS["grpo-unscaled"], "prompt_weighting": "progress", "kappa": KAPPA},
     "carry-progress-measured": {**_CARRY, **_PROGRESS, "kappa_every": 25, "rounds": 1},
 }
-# What the library's defaults might become, if it holds in every regime: see the third amendment in PLAN.md
-CANDIDATE: dict[str, Any] = {**_CARRY, **_PROGRESS, **_FITTED, "rounds": 2}
 BEST = ("cero", "carry-progress", "vip")  # by mean area under the curve over HR, UR and HHR
 _MANY: dict[str, Any] = {"prompts": 128, "steps": 50, "learning_rate": 5e-4, "factor": "P128"}
 
@@ -110,7 +108,10 @@ STAGES: dict[str, list[Cell]] = {
         *(Cell("HHR", arm, options) for arm, options in CONTROL_ARMS.items()),
         *(Cell(regime, arm, options) for regime in ("HHR", "HR", "UR") for arm, options in LATER_ARMS.items()),
     ],
-    "default": [Cell(regime, "candidate", CANDIDATE) for regime in ("HHR", "HH", "HR", "UR", "H", "U")],
+    # With fresh prompts `carry-progress` is equal groups with its weights: what it would do there as the default
+    "default": [
+        Cell(regime, "grpo-progress-weights", CONTROL_ARMS["grpo-progress-weights"]) for regime in (*FRESH, *REPEATED)
+    ],
     "factors": [
         *one_factor("HHR", {arm: REPEATED_ARMS[arm] for arm in BEST}),
         Cell("HHR", "carry-progress", {**REPEATED_ARMS["carry-progress"], "rounds": 4}, factor="rounds4"),
