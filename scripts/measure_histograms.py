@@ -1,15 +1,18 @@
 """Measures the pass-rate histograms that come with the simulator, on a CPU:
 
     python scripts/get_smollm2.py outputs/smollm2
-    python scripts/measure_histograms.py smollm2-arithmetic demo
+    python scripts/measure_histograms.py smollm2-arithmetic demo smollm2-gsm8k
 
-Writes adaroll_trl/simulation/histograms/<name>.json: how many prompts had k of `samples` completions right. Minutes.
+Writes adaroll_trl/simulation/histograms/<name>.json: how many prompts had k of `samples` completions right. Minutes;
+`smollm2-gsm8k` is counted from docs/results/smollm2_gsm8k, which benchmarks/smollm2/gsm8k.py measured. What another
+project published (`qwen2.5-1.5b-gsm8k`) was entered by hand, with its source.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -69,7 +72,17 @@ def demo(model: Path) -> dict[str, Any]:
     }
 
 
-MEASURED = {"smollm2-arithmetic": smollm2_arithmetic, "demo": demo}
+def smollm2_gsm8k(model: Path) -> dict[str, Any]:
+    """200 problems of the training split, before any training, as benchmarks/smollm2/gsm8k.py stored them."""
+    stored = json.loads((ROOT / "docs" / "results" / "smollm2_gsm8k" / "pass_rates.json").read_text(encoding="utf-8"))
+    return {
+        "description": f"SmolLM2-135M-Instruct (4 bits) on GSM8K: {len(stored['right'])} problems of the training "
+        f"split, temperature {stored['temperature']:g}",
+        **{name: stored[name] for name in ("samples", "right", "machine", "date")},
+    }
+
+
+MEASURED = {"smollm2-arithmetic": smollm2_arithmetic, "demo": demo, "smollm2-gsm8k": smollm2_gsm8k}
 
 
 def main() -> None:
@@ -81,11 +94,8 @@ def main() -> None:
     for name in options.names:
         found = MEASURED[name](options.model)
         prompts = np.bincount(found.pop("right"), minlength=found["samples"] + 1)
-        machine = f"{os.cpu_count()} CPU cores, no GPU"
-        write_json(
-            FOLDER / f"{name}.json",
-            {**found, "prompts": prompts.tolist(), "machine": machine, "date": datetime.date.today().isoformat()},
-        )
+        here = {"machine": f"{os.cpu_count()} CPU cores, no GPU", "date": datetime.date.today().isoformat()}
+        write_json(FOLDER / f"{name}.json", {**here, **found, "prompts": prompts.tolist()}, indent=1)
         mean = prompts @ np.arange(prompts.size) / prompts.sum() / found["samples"]
         print(f"{name}: {prompts.sum()} prompts, mean pass rate {mean:.3f}")
 

@@ -158,7 +158,12 @@ def test_text_forms():
     assert parse_difficulty(" 0.25 * point(0) + 0.75*beta(5, 2) ") == mixture([(0.25, point(0)), (0.75, beta(5, 2))])
     assert parse_difficulty("rates(0.1,0.5)") == rates([0.1, 0.5])
     assert parse_difficulty("beta(1e0,+2)") == beta(1, 2)
-    assert all(parse_difficulty(name).parts for name in shipped_histograms())
+    assert {"demo", "smollm2-gsm8k", "qwen2.5-1.5b-gsm8k"} <= set(shipped_histograms())
+    for name in shipped_histograms():
+        assert parse_difficulty(name).label.startswith(name)
+    published = parse_difficulty("qwen2.5-1.5b-gsm8k", "beta")  # ranges of rates, taken as they are
+    assert published == parse_difficulty("qwen2.5-1.5b-gsm8k")
+    assert published.mean == pytest.approx(0.677, abs=0.02)  # what its source says of all samples
     with pytest.raises(ValueError, match="fit='best'"):
         parse_difficulty("demo", "best")
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import math
+import shutil
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +17,24 @@ from adaroll_trl.allocators import Allocator, streaming_allocators
 from adaroll_trl.allocators.adaroll import AdaRollAllocator
 from adaroll_trl.cli import build_parser
 from adaroll_trl.cli import main as adaroll
-from adaroll_trl.simulation import Setting, beta, compare, parse_difficulty, plan, point, rates, simulate
+from adaroll_trl.simulation import (
+    Measured,
+    PassCounts,
+    Setting,
+    beta,
+    compare,
+    parse_difficulty,
+    plan,
+    point,
+    rates,
+    simulate,
+)
 from adaroll_trl.simulation.compare import BOUND, SEQUENTIAL
-from adaroll_trl.simulation.entropy import gain_of_runs, read_groups, simulated_gain
+from adaroll_trl.simulation.entropy import measured_gain, simulated_gain
 from adaroll_trl.simulation.streaming import LENGTHS, DrawnBatches, stream_batches
 from adaroll_trl.utilities import make_utility
 
+ROOT = Path(__file__).parent.parent
 SMALL = {"num_prompts": 8, "num_generations": 4, "max_rollouts": 8}
 
 
@@ -163,25 +179,76 @@ def test_gain_vanishes_where_every_group_is_mixed():
     assert spread.entropy > alike.entropy
 
 
-def test_gain_of_finished_runs(tmp_path):
-    import json
+@pytest.fixture
+def two_runs(tmp_path):
+    """Folders of a run with equal groups and of an adaptive one, each with an evaluation and a table that repeats."""
+    from tests.test_report import write_log, write_table
 
-    def write(name, groups):
-        (tmp_path / name).write_text(json.dumps({"steps": [{"groups": groups}]}))
+    batches = {
+        "grpo": [[("a", 0, 4), ("b", 2, 4)], [("a", 1, 4), ("c", 4, 4)]],
+        "adaroll": [[("a", 1, 6), ("b", 1, 2)], [("a", 1, 5), ("c", 3, 3)]],
+    }
+    for name, (first, second) in batches.items():
+        adaptive = name == "adaroll"
+        write_table(tmp_path / name, 1, first, adaptive)
+        write_table(tmp_path / name, 2, first, adaptive)  # the batch of step 1 again: it counts once
+        write_table(tmp_path / name, 3, second, adaptive)
+        write_table(tmp_path / name, 4, [("held out", 1, 2)] * 9, adaptive)
+        log = [
+            {"step": step, "reward": 0.5, "eval_reward": 0.1 if step < 3 else 0.3 if adaptive else 0.2}
+            for step in (1, 2, 3)
+        ]
+        write_log(tmp_path / name, [*log, {"step": 4, "eval_runtime": 1.0, "eval_reward": log[-1]["eval_reward"]}])
+    return tmp_path / "grpo", tmp_path / "adaroll"
 
-    write("grpo.json", [["a", 4, 0], ["b", 4, 2], ["a", 4, 1], ["c", 4, 4]])
-    write("adaroll.json", [["a", 4, 1], ["b", 4, 2], ["a", 4, 1], ["c", 4, 4]])
-    assert read_groups(tmp_path / "grpo.json").pass_counts().successes.tolist() == [1, 2, 4]
-    found = gain_of_runs(tmp_path / "grpo.json", tmp_path / "adaroll.json")
-    assert found.gain.value == pytest.approx(0.75 / 0.5 - 1)
-    for name, value in (("a", 0.2), ("b", 0.3)):
-        history = [{"loss": 0.0}, {"reward": value}, {"reward": value}]
-        (tmp_path / f"{name}.json").write_text(json.dumps({"log_history": history}))
-    logs = (tmp_path / "a.json", tmp_path / "b.json")
-    by_metric = gain_of_runs(tmp_path / "grpo.json", tmp_path / "adaroll.json", metric="reward", logs=logs)
-    assert by_metric.gain.value == pytest.approx(0.5)
-    with pytest.raises(ValueError, match="belong together"):
-        gain_of_runs(tmp_path / "grpo.json", tmp_path / "adaroll.json", metric="reward")
+
+def test_gain_of_finished_runs(two_runs, tmp_path):
+    from adaroll_trl.report.gain import gain_of_runs
+
+    found = gain_of_runs(*two_runs, fit="raw")
+    assert found.label == "adaroll / grpo"
+    assert found.gain.value == pytest.approx(0.75 / 0.5 - 1)  # groups with signal: 3 of 4 against 2 of 4
+    assert found.entropy == pytest.approx(math.log(3))  # of 1/8, 1/2 and 1
+    by_metric = gain_of_runs(*two_runs, metric="eval_reward", label="mine")
+    assert (by_metric.label, by_metric.gain.value) == ("mine", pytest.approx(0.5))
+    with pytest.raises(ValueError, match="has never logged 'eval_x'; it has eval_reward"):
+        gain_of_runs(*two_runs, metric="eval_x")
+    with pytest.raises(ValueError, match="nothing is not there"):
+        gain_of_runs(two_runs[0], tmp_path / "nothing")
+    shutil.rmtree(two_runs[1] / "completions")
+    with pytest.raises(ValueError, match=r"adaroll has no completions with rewards.*log_completions=True"):
+        gain_of_runs(*two_runs)
+
+
+def test_gain_over_nothing_is_not_known():
+    counts = PassCounts(np.array([0, 2]), np.array([4, 4]))
+    assert math.isnan(measured_gain("none", counts, Measured(0.0), Measured(0.1)).gain.value)
+    known = measured_gain("some", counts, Measured(0.5, 0.03), Measured(0.4, 0.04))
+    assert known.gain == pytest.approx((-0.2, math.hypot(0.04, 0.8 * 0.03) / 0.5))
+
+
+def test_the_script_takes_finished_runs(two_runs, tmp_path, monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location("gain_by_entropy", ROOT / "scripts" / "gain_by_entropy.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(script, "MEANS", (0.5,))
+    monkeypatch.setattr(script, "PRECISIONS", (2.0, 1.0))
+    monkeypatch.setattr(script, "shipped_histograms", lambda: ("demo",))
+    runs = ["--runs", *map(str, two_runs)]
+    other = ["--batches", "4", "--output-dir", str(tmp_path / "page")]
+    monkeypatch.setattr(sys, "argv", ["gain_by_entropy.py", *runs, *other])
+    script.main()
+    page = (tmp_path / "page" / "gain_by_entropy.md").read_text()
+    line = next(line for line in page.splitlines() if line.startswith(f"| {two_runs[1]} / {two_runs[0]} |"))
+    assert line.split("|")[3].startswith(" +50.0")
+    assert (tmp_path / "page" / "gain_by_entropy.png").exists()
+    for wrong in (["--metric", "eval_reward"], ["--runs", str(tmp_path), str(two_runs[0])]):
+        monkeypatch.setattr(sys, "argv", ["gain_by_entropy.py", *wrong, *other])
+        with pytest.raises(SystemExit):
+            script.main()
+    said = capsys.readouterr().err
+    assert "--metric eval_reward has no effect without --runs" in said
+    assert "holds no run" in said
 
 
 # Commands

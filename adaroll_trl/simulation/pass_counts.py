@@ -189,7 +189,7 @@ def _read(path: Path, reward: str | None, threshold: float | None) -> PassCounts
             path = path / "results.json"
         if path.is_file() and path.suffix == ".json":
             return _from_json(_parsed(path.read_text(encoding="utf-8")), reward, threshold)
-        return _from_table(read_completions(path), reward, threshold)
+        return _from_table(_read_completions(path), reward, threshold)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be used: {error}") from error
 
@@ -201,7 +201,7 @@ def _parsed(text: str) -> Any:
         raise ValueError(f"it is not JSON: {error}. It should be {_KNOWN_FILES}.") from error
 
 
-def read_completions(path: Path) -> dict[str, list[Any]]:
+def _read_completions(path: Path) -> dict[str, list[Any]]:
     """The columns of a Parquet or CSV table, or of all tables in a folder or in its `completions`.
 
     Raises:
@@ -296,7 +296,7 @@ def _from_table(
             return _counts(columns[successes], columns[rollouts])
     if "prompt" not in columns:
         raise ValueError(f"it has the columns {', '.join(columns)}; it should be {_KNOWN_FILES}.")
-    scored = success_column(columns, reward, 0.5 if threshold is None else threshold)
+    scored = _success_column(columns, reward, 0.5 if threshold is None else threshold)
     seen: dict[str, list[int]] = {}
     for prompt, success in zip(columns["prompt"], scored, strict=True):
         if success is not None:
@@ -306,7 +306,7 @@ def _from_table(
     return _counts(*zip(*seen.values(), strict=True)) if seen else _counts([], [])
 
 
-def success_column(columns: Mapping[str, list[Any]], reward: str | None, threshold: float) -> list[bool | None]:
+def _success_column(columns: Mapping[str, list[Any]], reward: str | None, threshold: float) -> list[bool | None]:
     """Whether each completion of a table succeeded; None where it has no reward.
 
     Raises:
