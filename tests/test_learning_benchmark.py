@@ -14,7 +14,19 @@ from adaroll_trl.demo.tiny import build_model, build_tokenizer
 
 FOLDER = Path(__file__).parent.parent / "benchmarks" / "learning"
 MODULES = (
-    *("stored", "regimes", "cell", "design", "planned", "summary", "differences", "explanations", "report", "picture"),
+    *(
+        "stored",
+        "regimes",
+        "cell",
+        "design",
+        "planned",
+        "summary",
+        "differences",
+        "explanations",
+        "verdict",
+        "report",
+        "picture",
+    ),
     *("run", "kappa"),
 )
 
@@ -161,19 +173,19 @@ def test_a_verdict_is_given_for_complete_tables_and_against_the_right_grpo(bench
         ("H", "good", "G4"): runs(*"232"),
         ("H", "good", "min1"): runs(*"6777"),
     }
-    text = "\n".join(bench.report._verdict(cells))
+    text = "\n".join(bench.verdict.verdict(cells))
     p = stats.ttest_1samp(np.array([2, 3, 2, 2]) / 16, 0).pvalue
     assert f"- `good` in H: final pass@1 +14.1 (p {p:.4f}, after Holm {6 * p:.3f})" in text
     assert "`good` in H (min1): final pass@1 +14.1" in text  # GRPO does not know a minimum
     assert "(G4)" not in text  # its fourth run is missing
     assert "`fell`" not in text
     cells["H", "good", "G4"] = runs(*"3434")
-    assert "`good` in H (G4): final pass@1 +6.2" in "\n".join(bench.report._verdict(cells))
-    fallen = [line for line in bench.report._fell(cells) if line.startswith("| H")]
+    assert "`good` in H (G4): final pass@1 +6.2" in "\n".join(bench.verdict.verdict(cells))
+    fallen = [line for line in bench.verdict.fallen(cells) if line.startswith("| H")]
     assert fallen == ["| H `fell` | 3 | 6.2 | 0.0 | +6.2 ± 0.0 |"]
     cells["H", "good", ""].pop(0)
-    assert "None yet" not in "\n".join(bench.report._verdict(cells))
-    assert "`good` in H: " not in "\n".join(bench.report._verdict(cells))
+    assert "None yet" not in "\n".join(bench.verdict.verdict(cells))
+    assert "`good` in H: " not in "\n".join(bench.verdict.verdict(cells))
 
 
 def test_only_seeds_that_both_have_are_compared(bench):

@@ -11,7 +11,7 @@ import numpy as np
 from design import SEEDS, STAGES
 from differences import Cells, arms_of, baseline, cell_text, difference, table
 from explanations import diagnostics, kappa, weights
-from planned import GRPO, complete, planned_arms, planned_runs, tables
+from planned import GRPO, complete, planned_runs, tables
 from regimes import REGIMES
 from summary import (
     HARD,
@@ -21,16 +21,15 @@ from summary import (
     by_cell,
     compare,
     curve,
-    fell,
     final,
     final_hard,
     final_pass_at_k,
     half_way,
     hard_levels,
-    holm,
     read_runs,
     rollouts_to,
 )
+from verdict import against_control, fallen, verdict
 
 HEAD = """# The learning benchmark
 
@@ -79,14 +78,15 @@ def _page(runs: Sequence[Run], results: Path) -> Iterator[str]:
         )
         yield f"\n**Complete at the base point: {', '.join(done)}. Under way, and no verdict yet: {', '.join(rest)}.**"
     yield "\n![Learning curves](learning.png)\n" if results.with_suffix(".png").exists() else ""
-    yield from _verdict(cells)
-    yield from _fell(cells)
+    yield from verdict(cells)
+    yield from fallen(cells)
     yield from _regimes(cells)
     yield from _gain(cells)
     for name in REGIMES:
         yield from _arms(cells, name)
     for factor in factors(cells):
         yield from _factor(cells, factor)
+    yield from against_control(cells)
     yield from diagnostics(cells)
     yield from weights(cells)
     yield from kappa(results / "kappa.json")
@@ -113,65 +113,6 @@ def _outcomes(
         (f"pass@{PASS_K}", final_pass_at_k, 100, 1),
         ("thousand rollouts to half-way", lambda run: rollouts_to(run, half_way(grpo[run["seed"]])), 1, 1),
     ]
-
-
-PRIMARY = (("final pass@1", final), ("area", area))
-
-
-def _verdict(cells: Cells) -> Iterator[str]:
-    """What the intervals of the complete tables say about the primary outcomes, in words."""
-    found = [
-        (f"`{arm}` in {regime}{factor and f' ({factor})'}: {label}", difference(cells, regime, arm, factor, outcome))
-        for regime, factor in tables()
-        if complete(cells, regime, factor)
-        for arm in planned_arms(regime, factor)
-        for label, outcome in PRIMARY
-    ]
-    corrected = holm([one.p for _, one in found])
-    yield "## Verdict\n"
-    if not found:
-        yield "None yet: no table is complete.\n"
-        return
-    yield (
-        f"Of {len(found)} comparisons with GRPO (final pass@1 and area under the curve, in complete tables) those "
-        "that are found after correction for the arms of their table. p is given as it is, and after Holm's "
-        f"correction for all {len(found)} at once: what does not reach 0.05 there is better taken as a hint.\n"
-    )
-    for heading, sign in (("better", 1), ("worse", -1)):
-        ours = [
-            f"- {name} {100 * one.mean:+.1f} (p {one.p:.4f}, after Holm {p:.3f})"
-            for (name, one), p in zip(found, corrected, strict=True)
-            if one.found and sign * one.mean > 0
-        ]
-        yield f"{heading.capitalize()} than GRPO:\n"
-        yield from ours or ["- none"]
-        yield ""
-
-
-def _fell(cells: Cells) -> Iterator[str]:
-    """Runs that learnt nothing, and what the final comparisons are without the seeds where either side did so."""
-    low = {key: sorted(seed for seed, run in of.items() if fell(run)) for key, of in cells.items()}
-    if not any(low.values()):
-        return
-    yield "## Runs that ended below their start\n"
-    yield (
-        "They count in every table. The last column is final pass@1 less GRPO's over the seeds in which neither run "
-        "did so.\n"
-    )
-    rows = []
-    for (regime, arm, factor), seeds in low.items():
-        of, grpo = cells[regime, arm, factor], baseline(cells, regime, factor)
-        others = {
-            seed: run for seed, run in of.items() if seed not in seeds and not (grpo.get(seed) and fell(grpo[seed]))
-        }
-        without = compare(others, grpo, final, len(planned_arms(regime, factor)))
-        for seed in seeds:
-            accuracy = 100 * curve(of[seed])[1]
-            shown = cell_text(without, 100, finished=False) if arm != GRPO else ""
-            rows.append(
-                [f"{regime} `{arm}` {factor}".strip(), str(seed), f"{accuracy[0]:.1f}", f"{accuracy[-1]:.1f}", shown]
-            )
-    yield from table(["cell", "seed", "pass@1 before", "after", "the other seeds"], rows)
 
 
 def _regimes(cells: Cells) -> Iterator[str]:
