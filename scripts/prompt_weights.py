@@ -6,6 +6,9 @@ Prints three tables and writes them to docs/results/prompt_weights.md, with a pi
 1. plans: the weight of a single prompt's sampling plan, exact, checked against updates of a softmax policy;
 2. unbiased: plans and masses whose weight is 1 at every pass rate, and their noise;
 3. training: what `prompt_weighting` makes of batches that share a budget, by simulation.
+
+Tables 1 and 2 are checked against simulated updates. The page says how large the largest deviation may be by chance,
+and the row that has it is simulated once more, with another seed and four times as many groups.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ import platform
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from textwrap import fill
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import norm
 
 from adaroll_trl.config import AdaRollOptions
 from adaroll_trl.plots import draw_weight_curve, require_matplotlib, save_figure, tidy
@@ -55,6 +60,13 @@ ESTIMATORS = {
 }
 
 
+def each_pair(function: Callable[[int, int], float], s: np.ndarray, f: np.ndarray) -> np.ndarray:
+    """function(s, f) of each group, asked once for each pair that occurs."""
+    base = int(f.max()) + 1
+    found, kind = np.unique(s * base + f, return_inverse=True)
+    return np.array([function(*divmod(code, base)) for code in found.tolist()])[kind]
+
+
 class Bandit:
     """A softmax policy over four right and five wrong answers whose right ones have probability p in all."""
 
@@ -68,38 +80,63 @@ class Bandit:
     def groups(self, plan: StoppingPlan, count: int, seed: int) -> np.ndarray:
         """How often each answer was drawn in each group, of shape (count, 9)."""
         random = np.random.default_rng(seed)
-        wanted = lru_cache(maxsize=None)(plan.counts)
         drawn = np.zeros((count, 9), dtype=np.int64)
         for round_ in range(plan.rounds):
-            s = drawn[:, self.right].sum(axis=1)
-            f = drawn.sum(axis=1) - s
-            more = np.array([wanted(a, b, round_) for a, b in zip(s.tolist(), f.tolist(), strict=True)])
-            drawn += random.multinomial(more, self.policy)
+            more = each_pair(lambda s, f, round_=round_: plan.counts(s, f, round_), *self.outcomes(drawn))
+            open_ = np.flatnonzero(more)
+            drawn[open_] += random.multinomial(more[open_], self.policy)
         return drawn
 
-    def weight(
-        self, drawn: np.ndarray, mass_of: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    ) -> tuple[float, float, float]:
-        """The mean update in units of the gradient of p, its error, and any logit's largest deviation in its errors.
+    def outcomes(self, drawn: np.ndarray) -> np.ndarray:
+        """Successes and failures of each group, of shape (2, count)."""
+        return np.stack([drawn[:, self.right].sum(axis=1), drawn[:, ~self.right].sum(axis=1)])
 
-        An update is the sum of advantage times score; the advantages of a group are scaled to the mass given.
+    def deviations(
+        self, drawn: np.ndarray, mass_of: Callable[[np.ndarray, np.ndarray], np.ndarray], weight: float
+    ) -> np.ndarray:
+        """How far the mean update is from `weight` times the gradient of p, in its standard errors, of shape (10,).
+
+        First along the gradient, then each logit. An update is the sum of advantage times score; the advantages of a
+        group are scaled to the mass given.
         """
-        s = drawn[:, self.right].sum(axis=1)
-        f = drawn.sum(axis=1) - s
+        s, f = self.outcomes(drawn)
         mass = mass_of(s, f)
         per_right, per_wrong = mass / np.maximum(s, 1), -mass / np.maximum(f, 1)
         updates = drawn * np.where(self.right, per_right[:, None], per_wrong[:, None])  # advantages add up to 0
-        weights = updates @ self.gradient / (self.gradient @ self.gradient)
-        mean, error = updates.mean(axis=0), updates.std(axis=0) / np.sqrt(len(updates))
-        off = np.abs(mean - weights.mean() * self.gradient) / np.maximum(error, 1e-300)
-        return float(weights.mean()), float(weights.std() / np.sqrt(len(weights))), float(off.max())
+        updates = np.column_stack([updates @ self.gradient, updates])
+        wanted = weight * np.append(self.gradient @ self.gradient, self.gradient)
+        error = updates.std(axis=0) / np.sqrt(len(updates))
+        return np.asarray((updates.mean(axis=0) - wanted) / np.maximum(error, 1e-300))
 
 
-def plans_table(groups: int) -> Iterator[str]:
+@lru_cache(maxsize=len(RATES))
+def drawn_groups(plan: StoppingPlan, p: float, count: int, seed: int) -> np.ndarray:
+    return Bandit(p).groups(plan, count, seed)
+
+
+class Checked(NamedTuple):
+    """A row of the first two tables: what its weights are to be checked with."""
+
+    name: str
+    plan: StoppingPlan
+    rates: np.ndarray
+    weights: np.ndarray
+    mass_of: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+    def deviations(self, groups: int, seed: int) -> np.ndarray:
+        """Those of `Bandit.deviations` at each rate, one after the other."""
+        return np.concatenate(
+            [
+                Bandit(p).deviations(drawn_groups(self.plan, p, groups, seed), self.mass_of, weight)
+                for p, weight in zip(self.rates.tolist(), self.weights.tolist(), strict=True)
+            ]
+        )
+
+
+def plans_table(groups: int, checked: list[tuple[Checked, np.ndarray]]) -> Iterator[str]:
     yield "| plan | estimator | " + " | ".join(f"p = {p:g}" for p in RATES) + " | largest deviation |"
     yield "|---|---|" + "---:|" * (len(RATES) + 1)
     for name, plan in PLANS.items():
-        drawn = {p: Bandit(p).groups(plan, groups, seed=0) for p in RATES}
         for label, (estimator, each) in ESTIMATORS.items():
             if plan.rounds == 1 and label == "mean, each prompt alike":
                 continue  # all of fixed n alike
@@ -108,12 +145,40 @@ def plans_table(groups: int) -> Iterator[str]:
                 return masses(s, f, estimator) / (s + f if each == "prompt" else 1)
 
             exact = implied_weight(plan, RATES, estimator, each)
-            cells, worst = [], 0.0
-            for p, weight in zip(RATES, exact, strict=True):
-                found, error, off = Bandit(p).weight(drawn[p], mass_of)
-                worst = max(worst, abs(found - weight) / error, off)
-                cells.append(f"{weight / exact[-1]:.3g}")
-            yield f"| {name} | {label} | " + " | ".join(cells) + f" | {worst:.1f} |"
+            row = Checked(f"{name}, {label}", plan, RATES, exact, mass_of)
+            cells = [f"{weight / exact[-1]:.3g}" for weight in exact]
+            yield f"| {name} | {label} | " + " | ".join(cells) + f" | {largest(row, groups, 0, checked):.1f} |"
+
+
+def largest(row: Checked, groups: int, seed: int, checked: list[tuple[Checked, np.ndarray]]) -> float:
+    """The largest deviation of a row, which is kept in `checked` with all of its deviations."""
+    checked.append((row, np.abs(row.deviations(groups, seed))))
+    return float(checked[-1][1].max())
+
+
+def check_text(groups: int, checked: list[tuple[Checked, np.ndarray]]) -> str:
+    """What chance makes of so many comparisons, and the row of the largest deviation once more."""
+    count = sum(off.size for _, off in checked)
+    row, off = max(checked, key=lambda one: float(one[1].max()))
+    usual, limit = norm.isf((1 - 0.5 ** (1 / count)) / 2), norm.isf(0.01 / (2 * count))
+    again = np.abs(row.deviations(4 * groups, seed=2))
+    least = norm.isf(0.01 / (2 * again.size))
+    verdict = "chance explains it" if off.max() < limit else "more than chance explains"
+    repeated = "nothing is left of it" if again.max() < least else "it is there again, so the weight is wrong"
+    text = CHECK_TEXT.format(
+        count=count,
+        usual=usual,
+        limit=limit,
+        largest=off.max(),
+        row=row.name,
+        verdict=verdict,
+        groups=4 * groups,
+        again=again.max(),
+        comparisons=again.size,
+        least=least,
+        repeated=repeated,
+    )
+    return f"\n{fill(text, 119)}\n"
 
 
 def noise_of(plan: StoppingPlan, mass: np.ndarray, p: np.ndarray) -> np.ndarray:
@@ -124,7 +189,7 @@ def noise_of(plan: StoppingPlan, mass: np.ndarray, p: np.ndarray) -> np.ndarray:
     return (chance @ squares) / (chance @ mass) ** 2
 
 
-def unbiased_table(groups: int) -> Iterator[str]:
+def unbiased_table(groups: int, checked: list[tuple[Checked, np.ndarray]]) -> Iterator[str]:
     rates = RATES[[0, 2, 4]]
     heads = [f"w, p = {p:g}" for p in rates] + [f"noise, p = {p:g}" for p in rates]
     yield "| plan | mass | " + " | ".join(heads) + " | rollouts, p = 0.1 | largest deviation |"
@@ -146,15 +211,11 @@ def unbiased_table(groups: int) -> Iterator[str]:
         for label, table in found.items():
             mass = np.array([table[pair] for pair in pairs])
             weights = plan.ends.probabilities(rates) @ mass / (rates * (1 - rates))
-            worst = 0.0
-            for p, weight in zip(rates, weights, strict=True):
-                bandit = Bandit(p)
 
-                def mass_of(s: np.ndarray, f: np.ndarray, table: Any = table) -> np.ndarray:
-                    return np.array([table[pair] for pair in zip(s.tolist(), f.tolist(), strict=True)])
+            def mass_of(s: np.ndarray, f: np.ndarray, table: Any = table) -> np.ndarray:
+                return each_pair(lambda right, wrong: table[right, wrong], s, f)
 
-                one, error, off = bandit.weight(bandit.groups(plan, groups, seed=1), mass_of)
-                worst = max(worst, abs(one - weight) / error, off)
+            worst = largest(Checked(f"{name}, {label}", plan, rates, weights, mass_of), groups, 1, checked)
             cells = [f"{w:.3f}" for w in weights] + [f"{x:.1f}" for x in noise_of(plan, mass, rates)]
             yield f"| {name} | {label} | " + " | ".join(cells) + f" | {rollouts:.1f} | {worst:.1f} |"
 
@@ -277,13 +338,12 @@ def main() -> None:
     parser.add_argument("--output", default="docs/results/prompt_weights.md")
     arguments = parser.parse_args()
     kept: dict[str, np.ndarray] = {}
+    checked: list[tuple[Checked, np.ndarray]] = []
     output = Path(arguments.output)
-    parts = [
-        HEAD.format(cores=os.cpu_count(), machine=platform.machine(), date=datetime.date.today(), **vars(arguments))
-    ]
+    parts = []
     for text, table in (
-        (PLANS_TEXT, plans_table(arguments.groups)),
-        (UNBIASED_TEXT, unbiased_table(arguments.groups)),
+        (PLANS_TEXT, plans_table(arguments.groups, checked)),
+        (UNBIASED_TEXT, unbiased_table(arguments.groups, checked)),
         (TRAINING_TEXT, training_table(arguments.batches, kept)),
     ):
         print(text.strip().splitlines()[0])
@@ -292,8 +352,11 @@ def main() -> None:
             print(line, flush=True)
             lines.append(line)
         parts.append(text + "\n".join(lines) + "\n")
+    check = check_text(arguments.groups, checked)
+    print(check)
+    head = HEAD.format(cores=os.cpu_count(), machine=platform.machine(), date=datetime.date.today(), **vars(arguments))
     draw(kept, output.with_suffix(".png"))
-    output.write_text("\n".join([*parts, f"![Weights by pass rate]({output.stem}.png)\n"]))
+    output.write_text("\n".join([head + check, *parts, f"![Weights by pass rate]({output.stem}.png)\n"]))
 
 
 HEAD = """# Weights of the update by pass rate
@@ -303,12 +366,17 @@ The mathematics is in [`weights.py`](../../adaroll_trl/weights.py) and
 [`weighting.py`](../../adaroll_trl/weighting.py); how to choose, in [choosing.md](../choosing.md).
 """
 
+CHECK_TEXT = """The first two tables' weights are checked against simulated updates of a softmax policy with four
+right and five wrong answers, whose gradient of p is known. "Largest deviation" is the largest, over the pass rates, of
+the mean update from w(p) times the gradient, along the gradient and in each logit, in standard errors. If all weights
+are right, the largest of {count} comparisons is above {usual:.1f} in half of all runs where they are independent, and
+above {limit:.1f} in one run of a hundred at most in any case. Here it is {largest:.1f} ({row}): {verdict}. With
+another seed and {groups:,} groups the largest of the {comparisons} comparisons of that row is {again:.1f} (by chance
+above {least:.1f} in one run of a hundred at most): {repeated}."""
+
 PLANS_TEXT = """## Plans
 
-w(p) / w(0.5), exact. The check: updates of a softmax policy with four right and five wrong answers, whose gradient of
-p is known. "Largest deviation" is the largest, over the pass rates, of the weight's from the exact one and of any
-logit's mean update from that multiple of the gradient, in standard errors; with some fifty comparisons a row, up to
-3.5 is chance.
+w(p) / w(0.5), exact.
 
 """
 

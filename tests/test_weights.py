@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections import Counter
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +22,8 @@ from adaroll_trl.weight_curve import BIN_EDGES, GRID, WeightCurve
 from adaroll_trl.weighting import PromptWeighting
 from adaroll_trl.weights import StoppingPlan, implied_weight, least_noise_masses, unbiased_masses
 from tests.tiny import FixedCounts, RecordingTrainer, build_model_dir, make_trainer, prompts_of, same_weights, weights
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -358,6 +362,61 @@ def test_expected_updates_on_a_bandit_are_the_gradient():
         mean, error = np.mean(updates, axis=0), np.std(updates, axis=0) / np.sqrt(len(updates))
         assert (np.abs(mean - gradient) < 4 * error).all()
         assert np.linalg.norm(error) < 0.2 * np.linalg.norm(gradient)
+
+
+def script_and_its_page() -> tuple[Any, dict[tuple[str, str], list[float]]]:
+    """scripts/prompt_weights.py, and w(p) / w(0.5) by plan and estimator as its page gives them."""
+    spec = importlib.util.spec_from_file_location("prompt_weights", ROOT / "scripts" / "prompt_weights.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    page = (ROOT / "docs" / "results" / "prompt_weights.md").read_text()
+    table = page.split("## Plans")[1].split("## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
+    return script, {(row[0], row[1]): [float(cell) for cell in row[2:-1]] for row in rows[2:]}
+
+
+def advantages_of(s: np.ndarray, f: np.ndarray, estimator: str) -> tuple[np.ndarray, np.ndarray]:
+    """Of a success and of a failure in each group, from the rewards' mean and standard deviation."""
+    n = s + f
+    mean = s / n
+    variance = mean * (1 - mean)
+    if estimator == "mean":
+        spread = np.ones(len(n))
+    else:
+        spread = np.sqrt(variance * n / (n - 1) if estimator == "std" else variance) + 1e-4
+    return (1 - mean) / spread, -mean / spread
+
+
+def test_expected_updates_of_every_plan_and_estimator_are_what_the_docs_say():
+    """Sampled answers of the script's bandit, advantage times score: w(p) times the gradient, in every logit."""
+    script, documented = script_and_its_page()
+    assert len(documented) == len(script.PLANS) * len(script.ESTIMATORS) - 1  # of fixed n all prompts are alike
+    checked = 0
+    for name, plan in script.PLANS.items():
+        bandits = [script.Bandit(p) for p in script.RATES]
+        drawn = [bandit.groups(plan, 20_000, seed=7) for bandit in bandits]
+        for label, (estimator, each) in script.ESTIMATORS.items():
+            if (name, label) not in documented:
+                continue
+            middle = implied_weight(plan, 0.5, estimator, each)
+            for bandit, answers, ratio in zip(bandits, drawn, documented[name, label], strict=True):
+                s, f = answers[:, bandit.right].sum(axis=1), answers[:, ~bandit.right].sum(axis=1)
+                of_right, of_wrong = advantages_of(s, f, estimator)
+                advantage = np.where(bandit.right, of_right[:, None], of_wrong[:, None])
+                updates = advantage * answers  # less the policy times the sum of advantages, which is 0
+                if each == "prompt":
+                    updates = updates / (s + f)[:, None]
+                error = updates.std(axis=0) / np.sqrt(len(updates))
+                wanted = ratio * middle * bandit.gradient
+                rounded = 0.006 * np.abs(wanted)  # the page has three figures
+                assert (np.abs(updates.mean(axis=0) - wanted) < 5 * error + rounded).all(), (name, label)
+                along = updates @ bandit.gradient / (bandit.gradient @ bandit.gradient)
+                assert 5 * along.std() / np.sqrt(len(along)) < 0.15 * ratio * middle  # it can tell weights apart
+                assert along.mean() == pytest.approx(ratio * middle, rel=0.15)
+                checked += 1
+    assert checked == len(documented) * len(script.RATES)
 
 
 # In the trainer
