@@ -305,14 +305,19 @@ def cero_regret():
     return module
 
 
-def test_cero_has_the_regret_of_its_bound():
-    """Under fixed utilities the average regret falls at least like 1 / sqrt(k): a slope of -1/2 in logarithms."""
+@pytest.mark.parametrize("tau", [4.0, 8.0, 16.0])
+def test_cero_has_the_regret_of_its_bound(tau):
+    """Under fixed utilities sqrt(k) times the average regret after k steps stays bounded: after step 50 it is about
+    what it was before or less, and falls in the end. At tau = 4 the regret has a dip around step 100, so the end is
+    far out."""
     script = cero_regret()
-    for tau in (8.0, 16.0):
-        regret = np.mean([script.average_regret(8, 8, tau, steps=600, seed=seed) for seed in range(4)], axis=0)
-        assert (regret > -1e-9).all()  # the offline optimum is one
-        assert script.log_log_slope(regret) < -0.5 + 0.05
-        assert regret[-1] < 0.1 * regret[0]
+    steps = np.arange(1, 3001 if tau == 4.0 else 601)
+    regret = np.mean([script.run(8, 8, tau, steps.size, seed).regret for seed in range(2)], axis=0)
+    assert (regret > -1e-9).all()  # the offline optimum is one
+    assert regret[-1] < 0.1 * regret[0]
+    bounded = np.sqrt(steps) * regret
+    assert bounded[49:].max() < 1.5 * bounded[9:50].max()
+    assert script.log_log_slope(regret, steps.size // 3) < -0.5 + 0.05
 
 
 def test_cero_step_by_hand():
