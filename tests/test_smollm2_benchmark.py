@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "benchmarks" / "smollm2"))
 import report  # noqa: E402
 import run  # noqa: E402
 import summary  # noqa: E402
+import tables  # noqa: E402
 import training  # noqa: E402
 
 RECIPES = ROOT / "recipes" / "smollm2-135m-instruct" / "arithmetic"
@@ -120,7 +121,7 @@ class Interrupted(training.HeldOut):
 
 
 def options_of(model_dir: Path, results: Path, work: Path, **more: Any) -> argparse.Namespace:
-    options = run.make_parser().parse_args(["--model", str(model_dir), "--steps", "2", "--eval-problems", "6"])
+    options = run.parse(["--model", str(model_dir), "--steps", "2", "--eval-problems", "6"])
     return argparse.Namespace(**{**vars(options), "results": results, "work": work, "seeds": [0], **more})
 
 
@@ -152,7 +153,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint_as_if_nothing_had_been(m
 def test_stored_runs_make_a_report_and_are_not_repeated(model_dir, tmp_path, patchy_grading):
     results = tmp_path / "docs" / "tiny"
     options = options_of(model_dir, results, tmp_path / "work")
-    names = run.run_names(options.seeds)
+    names = run.run_names("adaroll", options.seeds)
     assert run.missing_runs(names, results) == names == ["before", "grpo-seed0", "adaroll-seed0"]
     for name in names:
         run.run_one(name, options)
@@ -177,6 +178,47 @@ def test_stored_runs_make_a_report_and_are_not_repeated(model_dir, tmp_path, pat
     assert "| rollouts | 96 | 96 |" in text
     assert str(tmp_path) not in text + (results / "grpo-seed0.json").read_text()
     assert results.with_suffix(".png").stat().st_size > 10_000
+
+
+def test_prompts_that_come_back_are_paired_and_those_left_out_are_counted(model_dir, tmp_path, monkeypatch):
+    """The second pair, on 8 prompts and three steps: one step a visit."""
+
+    def verify(self: Arithmetic, completion: str, answer: str) -> bool:  # always, or half of the time
+        return int(answer) % 2 == 1 or sum(map(ord, completion)) % 2 == 0
+
+    monkeypatch.setattr(Arithmetic, "verify", verify)
+    pair = run.PAIRS["repeated"]._replace(prompts=["--dataset_name", "8:0"], evaluations=3)
+    monkeypatch.setitem(run.PAIRS, "repeated", pair)
+    results = tmp_path / "docs" / "tiny"
+    words = ["--prompts", "repeated", "--model", str(model_dir), "--steps", "3", "--eval-problems", "6"]
+    options = run.parse([*words, "--results", str(results), "--work", str(tmp_path / "work"), "--seeds", "4"])
+    names = run.run_names(pair.arm, options.seeds)
+    assert names == ["before", "grpo-seed4", "progress_carry-seed4"]
+    for name in names:
+        run.run_one(name, options)
+
+    _, runs = summary.read_runs(results)
+    carried = summary.groups_of(runs[4]["progress_carry"])
+    for step in (1, 2, 3):
+        assert carried["rollouts"][carried["step"] == step].sum() == 48
+        assert len(set(carried["prompt"][carried["step"] == step])) == 8
+    assert summary.visits_of(carried).tolist() == [1] * 8 + [2] * 8 + [3] * 8
+    assert [list(runs[4][arm]["evaluations"]) for arm in runs[4]] == [["1", "2", "3"]] * 2
+    assert set(summary.groups_of(runs[4]["grpo"])["rollouts"]) == {6}
+    assert runs[4]["progress_carry"]["steps"][0]["log"]["adaroll/rounds"] == 1
+    always = np.array([value_of(prompt) % 2 == 1 for prompt in carried["prompt"]])
+    assert set(carried["rollouts"][carried["step"] == 1]) == {6}, "nothing is known at the first visit"
+    later = carried["step"] > 1
+    assert set(carried["rollouts"][later & always]) == {0}, "solved six times of six"
+    assert carried["rollouts"][later & ~always].min() > 6
+
+    report.write_report(results, "the command")
+    text = results.with_suffix(".md").read_text()
+    assert "    the command\n" in text
+    assert "8 prompts, each 3 times" in text
+    assert "## By visit" in text
+    assert "AdaRoll-GRPO (progress) minus GRPO" in text
+    assert "`mixed`" not in text
 
 
 def test_a_failed_run_is_named_and_the_others_are_stored(tmp_path, monkeypatch):
@@ -222,6 +264,7 @@ def test_signal_counts_prompts_and_rollouts_by_their_outcomes():
         "prompts": 4,
         "rollouts": 16,
         "mixed": 0.5,
+        "left_out": 0.0,
         "all_wrong": 0.25,
         "all_right": 0.25,
         "rollouts_in_mixed": 0.5,
@@ -234,6 +277,28 @@ def test_signal_counts_prompts_and_rollouts_by_their_outcomes():
     assert summary.signal(SECOND)["size_of_mixed"] == pytest.approx(14 / 3)
     assert summary.signal(run_with([[["1 + 2", 4, 0]], [["3 + 4", 4, 4]]], [0, 0]))["steps_without"] == 2
     assert summary.signal_difference(FIRST, SECOND).value == pytest.approx(0.25)
+
+
+def test_a_prompt_without_rollouts_is_neither_right_nor_wrong_and_visits_are_told_apart():
+    again = run_with([[["1 + 2", 6, 3], ["3 + 4", 2, 2]], [["3 + 4", 0, 0], ["1 + 2", 8, 2]]], [0, 0])
+    figures = summary.signal(again)
+    assert (figures["left_out"], figures["all_wrong"], figures["all_right"]) == (0.25, 0.0, 0.25)
+    assert (figures["mixed"], figures["fewest"]) == (0.5, 0)
+    assert summary.visits_of(summary.groups_of(again)).tolist() == [1, 1, 2, 2]
+    assert summary.by_visit(again) == [
+        {"left_out": 0.0, "mixed": 0.5, "rollouts_in_mixed": 0.75},
+        {"left_out": 0.5, "mixed": 0.5, "rollouts_in_mixed": 1.0},
+    ]
+    assert tables._rate(again, 1) == (pytest.approx(0.75), pytest.approx(0.25))
+
+
+def test_over_seeds_the_seeds_are_the_sample():
+    mean, half = summary.over_seeds([0.1, 0.2, 0.3])
+    assert mean == pytest.approx(0.2)
+    assert half == pytest.approx(4.302653 * 0.1 / np.sqrt(3))  # t with two degrees of freedom
+    assert np.isnan(summary.over_seeds([0.1])[1])
+    two = {"evaluations": {"1": FIRST["evaluations"]["9"], "2": SECOND["evaluations"]["9"]}}
+    assert summary.over_evaluations(two).tolist() == [0.5, 0.75]
 
 
 def test_differences_are_paired_by_problem():
@@ -280,6 +345,10 @@ def test_a_folder_without_a_pair_is_refused(tmp_path):
     (tmp_path / "before.json").write_text("{}")
     (tmp_path / "grpo-seed0.json").write_text(json.dumps({"seed": 0, "arm": "grpo"}))
     with pytest.raises(ValueError, match=r"needs before\.json and both arms"):
+        summary.read_runs(tmp_path)
+    for arm in ("adaroll", "progress_carry"):
+        (tmp_path / f"{arm}-seed0.json").write_text(json.dumps({"seed": 0, "arm": arm}))
+    with pytest.raises(ValueError, match=r"needs before\.json and both arms"):  # three are no pair
         summary.read_runs(tmp_path)
 
 

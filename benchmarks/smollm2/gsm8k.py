@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import ARMS, cost_table, interval, signal_table, signed, table
 from run import RECIPES, ROOT
 from summary import accuracy, signal_difference, values
+from tables import cost_table, interval, signal_table, signed, table
 
 from adaroll_trl.files import write_json
 from adaroll_trl.tasks.gsm8k import GSM8K
 
 RESULTS = ROOT / "docs" / "results" / "smollm2_gsm8k"
+PAIR = ("grpo", "adaroll")
 EXAMPLES = """Question: Ann has 3 bags with 4 apples each. She eats 2 apples. How many apples are left?
 Answer: 3 * 4 = 12 apples. 12 - 2 = 10 apples are left. #### 10
 
@@ -45,7 +46,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=0.6)
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--only", choices=["pass_rates", *ARMS], help="one part, without the report")
+    parser.add_argument("--only", choices=["pass_rates", *PAIR], help="one part, without the report")
     parser.add_argument("--report-only", action="store_true", help="write the report from what is stored")
     return parser
 
@@ -149,8 +150,8 @@ def write_report(results: Path) -> None:
     rates = read_json(results / "pass_rates.json")
     draw(rates, results.with_suffix(".png"))
     parts = [heading(rates, results.name), histogram(rates)]
-    if all((results / f"{arm}.json").exists() for arm in ARMS):
-        parts.append(training_part(rates, {0: {arm: read_json(results / f"{arm}.json") for arm in ARMS}}))
+    if all((results / f"{arm}.json").exists() for arm in PAIR):
+        parts.append(training_part(rates, {0: {arm: read_json(results / f"{arm}.json") for arm in PAIR}}))
     results.with_suffix(".md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -237,7 +238,7 @@ def draw(rates: Mapping[str, Any], path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     if not options.report_only:
-        for name in [options.only] if options.only else ["pass_rates", *ARMS]:
+        for name in [options.only] if options.only else ["pass_rates", *PAIR]:
             part(name, options)
     if options.only is None:
         write_report(options.results)

@@ -1,4 +1,4 @@
-"""The figures of stored runs: what was trained on, what it cost, and held-out accuracy with intervals. numpy only."""
+"""The figures of stored runs: what was trained on, what it cost, and held-out accuracy with intervals. No torch."""
 
 from __future__ import annotations
 
@@ -9,29 +9,36 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from adaroll_trl.evaluation.statistics import Estimate, mean_interval, paired_difference, pass_at_k
 
-ARMS = {"grpo": "GRPO", "adaroll": "AdaRoll-GRPO"}
+ARMS = {"grpo": "GRPO", "adaroll": "AdaRoll-GRPO", "progress_carry": "AdaRoll-GRPO (progress)"}  # in their order
 FloatArray = NDArray[np.float64]
 Run = Mapping[str, Any]
 
 
 def read_runs(folder: Path) -> tuple[Run, dict[int, dict[str, Run]]]:
-    """The start's evaluation, and the stored runs by seed and arm; seeds without both arms are left out.
+    """The start's evaluation, and the stored runs by seed and arm, GRPO first; seeds without both arms are left out.
 
     Raises:
-        ValueError: if there is nothing to compare.
+        ValueError: if there is nothing to compare, or more than a pair.
     """
     runs: dict[int, dict[str, Run]] = {}
     for path in sorted(folder.glob("*-seed*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
         runs.setdefault(run["seed"], {})[run["arm"]] = run
-    whole = {seed: arms for seed, arms in sorted(runs.items()) if set(arms) == set(ARMS)}
+    pair = [arm for arm in ARMS if any(arm in arms for arms in runs.values())]
+    whole = {seed: {arm: arms[arm] for arm in pair} for seed, arms in sorted(runs.items()) if len(arms) == 2}
     before = folder / "before.json"
-    if not whole or not before.exists():
+    if len(pair) != 2 or not whole or not before.exists():
         raise ValueError(f"{folder} needs before.json and both arms of a seed, such as grpo-seed0.json.")
     return json.loads(before.read_text(encoding="utf-8")), whole
+
+
+def arms_of(runs: Mapping[int, Mapping[str, Run]]) -> list[str]:
+    """The pair that was run: GRPO, and what is compared with it."""
+    return list(next(iter(runs.values())))
 
 
 def values(evaluation: Run, k: int) -> FloatArray:
@@ -55,6 +62,19 @@ def difference(first: Run, second: Run, k: int = 1) -> tuple[Estimate, float]:
     return paired_difference(a, b), standard_error(b - a)
 
 
+def over_evaluations(run: Run, k: int = 1) -> FloatArray:
+    """pass@k of each held-out problem, the mean over all evaluations of the run: less noisy than its last one."""
+    return np.mean([values(one, k) for one in run["evaluations"].values()], axis=0)
+
+
+def over_seeds(differences: Sequence[float]) -> tuple[float, float]:
+    """The mean over seeds and half its 95 % interval (Student's t, seeds as the sample); NaN for one seed."""
+    size = len(differences)
+    if size < 2:
+        return float(np.mean(differences)), float("nan")
+    return float(np.mean(differences)), float(stats.sem(differences) * stats.t.ppf(0.975, size - 1))
+
+
 def standard_error(array: FloatArray) -> float:
     return float(array.std(ddof=1) / np.sqrt(array.size)) if array.size > 1 else float("nan")
 
@@ -68,6 +88,16 @@ def groups_of(run: Run) -> dict[str, FloatArray]:
         "rollouts": np.array([row[2] for row in rows]),
         "successes": np.array([row[3] for row in rows]),
     }
+
+
+def visits_of(groups: Mapping[str, Any]) -> NDArray[np.int64]:
+    """Which visit of its prompt each group is, from 1."""
+    seen: dict[str, int] = {}
+    numbers = []
+    for prompt in groups["prompt"].tolist():
+        seen[prompt] = seen.get(prompt, 0) + 1
+        numbers.append(seen[prompt])
+    return np.array(numbers)
 
 
 def mixed(groups: Mapping[str, Any]) -> NDArray[np.bool_]:
@@ -86,13 +116,31 @@ def signal(run: Run) -> dict[str, float]:
             sum(not has_signal[groups["step"] == step].any() for step in np.unique(groups["step"]))
         ),
         "mixed": float(has_signal.mean()),
-        "all_wrong": float((groups["successes"] == 0).mean()),
-        "all_right": float((groups["successes"] == rollouts).mean()),
+        "left_out": float((rollouts == 0).mean()),
+        "all_wrong": float(((groups["successes"] == 0) & (rollouts > 0)).mean()),
+        "all_right": float(((groups["successes"] == rollouts) & (rollouts > 0)).mean()),
         "rollouts_in_mixed": float(rollouts[has_signal].sum() / rollouts.sum()),
         "size_of_mixed": float(rollouts[has_signal].mean()) if has_signal.any() else float("nan"),
         "fewest": float(rollouts.min()),
         "most": float(rollouts.max()),
     }
+
+
+def by_visit(run: Run) -> list[dict[str, float]]:
+    """Shares of each visit's prompts, from the first visit on: without rollouts, with signal; and of its rollouts."""
+    groups = groups_of(run)
+    visits, has_signal, rollouts = visits_of(groups), mixed(groups), groups["rollouts"]
+    rows = []
+    for visit in range(1, int(visits.max()) + 1):
+        here = visits == visit
+        rows.append(
+            {
+                "left_out": float((rollouts[here] == 0).mean()),
+                "mixed": float(has_signal[here].mean()),
+                "rollouts_in_mixed": float(rollouts[here & has_signal].sum() / rollouts[here].sum()),
+            }
+        )
+    return rows
 
 
 def signal_difference(first: Run, second: Run) -> Estimate:
@@ -135,12 +183,13 @@ def by_kind(
 ) -> dict[str, dict[str, float]]:
     """By kind of problem, over all seeds: held-out accuracy, rollouts a prompt, and share of prompts with signal."""
     kinds = np.array([kind_of(prompt) for prompt in before["ids"]])
-    training = {arm: [groups_of(seed[arm]) for seed in runs] for arm in ARMS}
+    arms = list(runs[0])
+    training = {arm: [groups_of(seed[arm]) for seed in runs] for arm in arms}
     table = {}
     for kind in sorted(set(kinds)):
         chosen = kinds == kind
         row = {"problems": float(chosen.sum()), "before": float(values(before, 1)[chosen].mean())}
-        for arm in ARMS:
+        for arm in arms:
             ends = [values(last_evaluation(seed[arm]), 1)[chosen] for seed in runs]
             here = [np.array([kind_of(prompt) == kind for prompt in groups["prompt"]]) for groups in training[arm]]
             pairs = list(zip(training[arm], here, strict=True))

@@ -122,11 +122,14 @@ class Recorder(TrainerCallback):
         recorded.__name__ = reward.__name__
         return recorded
 
-    def time_rollouts(self, trainer: Any) -> None:
-        """Measure the trainer's whole rollout phase: all rounds, their rewards and what is decided between them."""
+    def watch_rollouts(self, trainer: Any) -> None:
+        """Note the step's prompts and the time of the trainer's whole rollout phase: all rounds, their rewards and
+        what is decided between them."""
         inner = trainer._generate_and_score_completions
 
         def timed(inputs: Any) -> Any:
+            for row in inputs:  # a prompt that gets no rollouts is part of the step too
+                self.groups.setdefault(row["prompt_id"], [0, 0])
             started = time.perf_counter()
             output = inner(inputs)
             self.rollout_seconds += time.perf_counter() - started
@@ -210,7 +213,7 @@ def run_recipe(
     recorder = Recorder(folder, task, held_out, at)
     arguments = {"reward_funcs": [recorder.reward_function()], "callbacks": [recorder], **overrides}
     trainer = build_trainer(script, config, model, **arguments)
-    recorder.time_rollouts(trainer)
+    recorder.watch_rollouts(trainer)
     checkpoint = get_last_checkpoint(str(folder))
     recorder.forget_after(int(checkpoint.rsplit("-", 1)[1]) if checkpoint else 0)
     trainer.train(resume_from_checkpoint=checkpoint)
