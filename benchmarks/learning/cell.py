@@ -24,6 +24,15 @@ from adaroll_trl.demo.record import Groups, RolloutRecord
 
 EVALUATIONS = 4  # evenly over the training, besides the start
 MAX_TOKENS = 16
+# The base point, whatever the library's defaults are; an arm's options say what is different
+BASE: dict[str, Any] = {
+    "utility": "mixed",
+    "rounds": 4,
+    "min_rollouts": 2,
+    "belief_decay": 0.0,
+    "prior_source": "fixed",
+    "prompt_weighting": "rollout",
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,7 @@ class Cell:
     Attributes:
         regime (`str`): one of `REGIMES`.
         arm (`str`): name of the method.
-        options (`dict`): fields of `AdaRollGRPOConfig` that make the arm.
+        options (`dict`): fields of `AdaRollGRPOConfig` that make the arm, where they are not `BASE`.
         steps, prompts, num_generations (`int`): optimizer steps, prompts a step, rollouts a prompt.
         learning_rate (`float`): the largest; it falls linearly to 0.
         factor (`str`): what differs from the base point, for names; empty at the base point.
@@ -122,7 +131,7 @@ def run_cell(cell: Cell, seed: int, checkpoints: Path, output: Path) -> dict[str
         disable_tqdm=True,
         logging_steps=1,
         table_cache_dir=str(output / "tables"),
-        **cell.options,
+        **{**BASE, **cell.options},
     )
     trainer = AdaRollGRPOTrainer(
         args=config,

@@ -59,7 +59,7 @@ WORTH_ARMS: dict[str, dict[str, Any]] = {
 
 # After the regimes with repeated prompts were complete: see the second amendment in PLAN.md
 LATER_ARMS: dict[str, dict[str, Any]] = {
-    "mixed": {},  # the defaults
+    "mixed": {},  # the paper, as we read it
     "carry-progress-fitted": {**_CARRY, **_PROGRESS, **_FITTED, "rounds": 1},
 }
 # What `carry-progress` changes besides its allocation, and kappa measured while training
@@ -67,6 +67,14 @@ CONTROL_ARMS: dict[str, dict[str, Any]] = {
     "grpo-unscaled": FRESH_ARMS["grpo-unscaled"],
     "grpo-progress-weights": {**FRESH_ARMS["grpo-unscaled"], "prompt_weighting": "progress", "kappa": KAPPA},
     "carry-progress-measured": {**_CARRY, **_PROGRESS, "kappa_every": 25, "rounds": 1},
+}
+# Allocates as `carry-progress`, and is GRPO itself where all groups are equal: the fifth amendment
+PROMPT_ALIKE: dict[str, Any] = {
+    **_CARRY,
+    "utility": "progress",
+    "kappa": KAPPA,
+    "prompt_weighting": "prompt",
+    "rounds": 1,
 }
 BEST = ("cero", "carry-progress", "vip")  # by mean area under the curve over HR, UR and HHR
 _MANY: dict[str, Any] = {"prompts": 128, "steps": 50, "learning_rate": 5e-4, "factor": "P128"}
@@ -110,6 +118,7 @@ STAGES: dict[str, list[Cell]] = {
     ],
     # With fresh prompts `carry-progress` is equal groups with its weights: what it would do there as the default
     "default": [
+        *(Cell(regime, "carry-progress-prompt", PROMPT_ALIKE) for regime in ("HHR", *REPEATED)),
         Cell(regime, "grpo-progress-weights", CONTROL_ARMS["grpo-progress-weights"]) for regime in (*FRESH, *REPEATED)
     ],
     "factors": [
