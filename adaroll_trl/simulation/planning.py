@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..solver.index import check_prior
 from ..utilities import Utility, UtilityFunction, as_utility, make_utility
 from ..values import integer
 from .compare import Setting
@@ -157,7 +158,7 @@ def plan(
         difficulty,
         num_prompts,
         utility=as_utility(utility),
-        prior=difficulty.fitted_prior() if prior is None else prior,
+        prior=difficulty.fitted_prior() if prior is None else check_prior(prior),
         min_rollouts=min_rollouts,
         max_rollouts=max_rollouts,
         carried=carried,
