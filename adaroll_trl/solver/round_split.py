@@ -270,9 +270,13 @@ def _by_class(member: NDArray, copies: NDArray) -> NDArray:
 def _fit_total(
     counts: NDArray, order: NDArray, member: NDArray, low: NDArray, high: NDArray, at: NDArray, total: int
 ) -> None:
-    """Move counts, one rollout at a time where it costs least, until they sum to `total`; ties go by `order`."""
+    """Move counts, one rollout at a time where it costs least, until they sum to `total`.
+
+    Ties go by `order`: the first of them gains a rollout, the last one loses it.
+    """
     gap = total - counts.sum()
     step = 1 if gap > 0 else -1
+    order = order[::step]
     for _ in range(abs(gap)):
         best, gain = -1, -np.inf
         for i in order:

@@ -61,7 +61,7 @@ def plan_round(
     Returns:
         int64 array of shape (n,) of counts. Their sum is positive, a multiple of `multiple_of`, at most
         `rollouts_left` and equal to it when `rounds_left` is 1. Deterministic; among prompts in the same state the
-        lowest number gets the larger share.
+        lowest number gets the larger share, of this round and those that follow together.
 
     Raises:
         ValueError: if an argument is out of range, or the budget does not fit between the minimum and the maximum.

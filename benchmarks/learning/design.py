@@ -119,7 +119,10 @@ STAGES: dict[str, list[Cell]] = {
     # With fresh prompts `carry-progress` is equal groups with its weights: what it would do there as the default
     "default": [
         *(Cell(regime, "carry-progress-prompt", PROMPT_ALIKE) for regime in ("HHR", *REPEATED)),
-        Cell(regime, "grpo-progress-weights", CONTROL_ARMS["grpo-progress-weights"]) for regime in (*FRESH, *REPEATED)
+        *(
+            Cell(regime, "grpo-progress-weights", CONTROL_ARMS["grpo-progress-weights"])
+            for regime in (*FRESH, *REPEATED)
+        ),
     ],
     "factors": [
         *one_factor("HHR", {arm: REPEATED_ARMS[arm] for arm in BEST}),
