@@ -275,8 +275,9 @@ def nothing_to_decide(num_prompts: int, num_generations: int, min_rollouts: int,
     return None
 
 
-def ignored_options(options: Any, defaults: Any) -> str | None:
-    """Which options were set and have no effect beside the chosen allocator and utility; None where all have."""
+def ignored_options(options: Any) -> str | None:
+    """Which `AdaRollOptions` were set and have no effect beside the chosen allocator and utility; None: all have."""
+    defaults = options.defaults()
     elsewhere = ":" not in options.allocator and options.allocator != "adaroll_joint"
     kind = allocator_class(options.allocator)
     unused = {
@@ -298,13 +299,13 @@ def ignored_options(options: Any, defaults: Any) -> str | None:
     )
 
 
-def advice_on_options(options: Any, defaults: Any) -> list[str]:
-    """What to know about options that do less than they seem to, beside the chosen allocator."""
+def advice_on_options(options: Any) -> list[str]:
+    """What to know about `AdaRollOptions` that do less than they seem to, beside the chosen allocator."""
     kind = allocator_class(options.allocator)
     if kind is None:
         return []
     advice = []
-    if options.utility != defaults.utility and not maximises_utility(options.allocator):
+    if options.utility != type(options)().utility and not maximises_utility(options.allocator):
         advice.append(
             f"utility={options.utility!r} is only measured: allocator={options.allocator!r} has an aim of its own."
         )

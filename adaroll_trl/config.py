@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from importlib import import_module
@@ -21,6 +21,10 @@ from .values import choice, integer, is_number
 
 __all__ = ["AdaRollGRPOConfig", "AdaRollOptions"]
 
+# What goes with a utility, for fields that are left open: the paper's reading (which has no utility "progress"), and
+# what went with "progress" where it was measured. docs/results.md has the evidence.
+_WITH_MOST: Mapping[str, Any] = {"rounds": 4, "min_rollouts": 2, "belief_decay": 0.0, "prompt_weighting": "rollout"}
+_WITH_PROGRESS = {"rounds": 1, "min_rollouts": 0, "belief_decay": 0.7, "prompt_weighting": "progress"}
 PROMPT_WEIGHTINGS = ("rollout", "prompt", "uniform", "unbiased", "progress")
 
 
@@ -60,11 +64,12 @@ class AdaRollOptions:
             "'std_mass', 'balanced', 'progress', or 'package.module:function' for a function of two float arrays."
         },
     )
-    rounds: int = field(
-        default=4,
+    rounds: int = field(  # never None once made
+        default=None,  # type: ignore[assignment]
         metadata={
             "help": "Generation rounds per generation batch. More rounds adapt better, and each one waits for its "
-            "longest completion. 1 decides everything from the beliefs before the first rollout."
+            "longest completion. 1 decides everything from the beliefs before the first rollout. None is 4, and 1 "
+            "with utility='progress'."
         },
     )
     stream_rollouts: bool = field(
@@ -96,10 +101,11 @@ class AdaRollOptions:
             "which ignores `rounds`; 1 is fully sequential."
         },
     )
-    min_rollouts: int = field(
-        default=2,
+    min_rollouts: int = field(  # never None once made
+        default=None,  # type: ignore[assignment]
         metadata={
-            "help": "Every prompt gets at least this many rollouts. Must stay below `num_generations` to adapt."
+            "help": "Every prompt gets at least this many rollouts. Must stay below `num_generations` to adapt. None "
+            "is 2, and 0 with utility='progress'."
         },
     )
     max_rollouts: int | None = field(
@@ -149,11 +155,12 @@ class AdaRollOptions:
         default=4,
         metadata={"help": "Only for allocator='adaroll_joint': prompts per exact table. Its size grows steeply."},
     )
-    belief_decay: float = field(
-        default=0.0,
+    belief_decay: float = field(  # never None once made
+        default=None,  # type: ignore[assignment]
         metadata={
             "help": "What a prompt's outcomes count for at its next visit, per visit: 0 forgets them, 1 keeps them "
-            "all. Prompts are told apart by a `prompt_id` column, else by a hash of the prompt."
+            "all. Prompts are told apart by a `prompt_id` column, else by a hash of the prompt. None is 0, and 0.7 "
+            "with utility='progress'."
         },
     )
     success_reward: str | None = field(
@@ -169,21 +176,39 @@ class AdaRollOptions:
             "if the rewards do not look binary around it."
         },
     )
-    prompt_weighting: str = field(
-        default="rollout",
+    prompt_weighting: str = field(  # never None once made
+        default=None,  # type: ignore[assignment]
         metadata={
             "help": "'rollout': a prompt weighs as much as its rollouts, as in TRL's loss. 'prompt': as any other "
             "prompt. 'uniform': the update's weight at each pass rate is brought to that of equal groups; "
             "'package.module:function' to that function of the pass rate. 'unbiased': exactly uniform, where one "
-            "prompt's rollouts do not depend on another's. 'progress': by 1 / (s f / n + kappa)."
+            "prompt's rollouts do not depend on another's. 'progress': by 1 / (s f / n + kappa). None is 'rollout', "
+            "and 'progress' with utility='progress'."
         },
     )
     table_cache_dir: str | None = field(
         default=None, metadata={"help": "Folder for policy tables. None takes the user's cache folder."}
     )
 
+    def __post_init__(self) -> None:
+        self._choose_open()
+        if hasattr(super(), "__post_init__"):  # of the config that these options are mixed into
+            super().__post_init__()  # type: ignore[misc]
+
+    def _choose_open(self) -> None:
+        """What is left open is chosen by the utility."""
+        progress = (self.allocator, self.utility) == ("adaroll", "progress")
+        for name, value in (_WITH_PROGRESS if progress else _WITH_MOST).items():
+            if getattr(self, name) is None:
+                setattr(self, name, value)
+
+    def defaults(self) -> AdaRollOptions:
+        """The options as they are where only the allocator and the utility are given."""
+        return AdaRollOptions(allocator=self.allocator, utility=self.utility)
+
     def validate_adaroll(self) -> None:
         """Raise `ValueError` for the first field whose value cannot be right; a JSON string becomes its dict."""
+        self._choose_open()
         for name, least in (("rounds", 1), ("draws_per_round", 1), ("min_rollouts", 0), ("block_size", 1)):
             integer(name, getattr(self, name), least)
         if self.max_rollouts is not None:

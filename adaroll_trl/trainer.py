@@ -50,7 +50,7 @@ from .checks import (
     ignored_options,
     warn_if_trl_changed,
 )
-from .config import AdaRollOptions, options_of
+from .config import options_of
 from .kappa import RunningKappa
 from .metrics import SuccessSignal, adaroll_metrics, reward_metrics
 from .model_card import PAPER_CITATION, PAPER_TITLE, complete_model_card
@@ -112,9 +112,9 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
         check_agreement(self)
         if self.rollout_func is not None:
             self.rollout_func = checked_rollouts(self.rollout_func)
-        if ignored := ignored_options(options, AdaRollOptions()):
+        if ignored := ignored_options(options):
             self._warn(ignored)
-        for advice in advice_on_options(options, AdaRollOptions()):
+        for advice in advice_on_options(options):
             self._warn(advice)
         group, world = self.num_generations, self.accelerator.num_processes
         prompts = self.args.generation_batch_size // group

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import pytest
 from transformers import HfArgumentParser
@@ -34,6 +34,34 @@ def test_a_plain_config_gets_the_defaults(tmp_path):
     plain = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False)
     assert options_of(plain) == AdaRollOptions()
     assert options_of(config(tmp_path, rounds=2)) == AdaRollOptions(rounds=2)
+
+
+def test_what_is_left_open_goes_with_the_utility(tmp_path):
+    def open_fields(**options):
+        args = config(tmp_path, **options)
+        return args.rounds, args.min_rollouts, args.belief_decay, args.prompt_weighting
+
+    paper = (4, 2, 0.0, "rollout")
+    for options in ({"utility": "mixed"}, {"utility": "std"}, {"allocator": "uniform"}, {"allocator": "vigor"}):
+        assert open_fields(**options) == paper
+    assert open_fields(utility="progress") == (1, 0, 0.7, "progress")
+    # Tables of blocks need one prior; the others have an aim of their own and only measure the utility
+    assert open_fields(utility="progress", allocator="adaroll_joint") == paper
+    assert open_fields(utility="progress", allocator="hora") == paper
+    given = {"rounds": 2, "min_rollouts": 1, "belief_decay": 0.0, "prompt_weighting": "rollout"}
+    assert open_fields(utility="progress", **given) == (2, 1, 0.0, "rollout")
+    assert options_of(config(tmp_path, utility="progress")).defaults().rounds == 1
+
+
+def test_a_config_of_ones_own_chooses_too_and_keeps_its_own_checks(tmp_path):
+    @dataclass
+    class Own(AdaRollOptions, GRPOConfig):
+        pass
+
+    own = Own(output_dir=str(tmp_path), use_cpu=True, bf16=False, utility="progress", min_rollouts=1)
+    assert (own.rounds, own.min_rollouts, own.num_generations) == (1, 1, 8)
+    with pytest.raises(ValueError, match="divisible"):
+        Own(output_dir=str(tmp_path), use_cpu=True, bf16=False, per_device_train_batch_size=3)
 
 
 def test_the_command_line_sets_every_field(tmp_path):

@@ -87,7 +87,7 @@ def make_plan(run: Run) -> TrainingPlan:
     config, script, model = run.config, run.script, run.model
     notes = [run.missing] if run.missing else []
     if script.trainer == "adaroll":
-        notes += advice_on_options(options_of(config), AdaRollOptions())
+        notes += advice_on_options(options_of(config))
     rows = _rows(run.train_dataset)
     batch = _batch(config, rows)
     options = options_of(config)

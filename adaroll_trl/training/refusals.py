@@ -30,7 +30,7 @@ def check_options(script: TrainArguments, config: AdaRollGRPOConfig, model: Mode
     """
     for option, value, reason in (*_of_trainer(script, config), *_of_data(script, config), *_of_model(model)):
         raise ValueError(f"{option}={value!r} has no effect {reason}.")
-    if script.trainer == "adaroll" and (ignored := ignored_options(options_of(config), AdaRollOptions())):
+    if script.trainer == "adaroll" and (ignored := ignored_options(options_of(config))):
         raise ValueError(ignored)
     if script.trainer == "adaroll":
         check_generation_seed(config)
