@@ -19,13 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaroll_trl.markdown import markdown_table
-from adaroll_trl.priors import fit_beta_prior
 from adaroll_trl.simulation import Difficulty, PassCounts, Setting, difficulty_bound, parse_difficulty, point, rates
 from adaroll_trl.utilities import Utility, make_utility
 
 ROOT = Path(__file__).parent.parent
 GROUP, PROMPTS, LEAST, MOST, LARGEST = 8, 16, 2, 32, 64
-VISITS = 2000  # prompts from which the prior is fitted
 KAPPAS = (0.0, 0.5, 2.0, 8.0, np.inf)
 
 
@@ -81,14 +79,9 @@ def expected(rate: float, utility: Utility) -> NDArray[np.float64]:
 
 
 def equal_groups(difficulty: Difficulty, utility: Utility, value: float) -> str:
-    """The size of equal groups with this utility per prompt, linear between whole numbers."""
-    below = difficulty.expected(utility, GROUP)
-    for size in range(GROUP + 1, LARGEST + 1):
-        above = difficulty.expected(utility, size)
-        if above >= value - 1e-12:
-            return f"{size - 1 + (value - below) / max(above - below, 1e-12):.1f}"
-        below = above
-    return f"over {LARGEST}"
+    """The size of equal groups with this utility per prompt."""
+    size = difficulty.equal_groups(utility, value, LARGEST)
+    return f"over {LARGEST}" if np.isnan(size) else f"{max(size, GROUP):.1f}"
 
 
 def rows(difficulty: Difficulty, batches: int) -> Iterator[list[str]]:
@@ -99,19 +92,13 @@ def rows(difficulty: Difficulty, batches: int) -> Iterator[list[str]]:
             for carried in (0, GROUP)
         ]
         flat = Setting(difficulty, num_prompts=PROMPTS, utility=utility)
-        fitted = replace(flat, prior=fitted_prior(difficulty))
+        fitted = replace(flat, prior=difficulty.fitted_prior(GROUP))
         settings = [flat, fitted, replace(fitted, carried=GROUP, rounds=1)]
         played = [setting.play("adaroll", batches, seed=0).utility.value / PROMPTS for setting in settings]
         plain = difficulty.expected(utility, GROUP)
         cells = [max(value, plain) for value in (*played, *bounds, known_rates(difficulty, utility))]
         name = {0.0: "0 (`mixed`)", np.inf: "infinite (`mass`)"}.get(kappa, f"{kappa:g}")
         yield [name, *(equal_groups(difficulty, utility, cell) for cell in cells)]
-
-
-def fitted_prior(difficulty: Difficulty) -> tuple[float, float]:
-    """What `prior_source="empirical_bayes"` finds after many prompts of GROUP rollouts each."""
-    successes = np.arange(GROUP + 1)
-    return fit_beta_prior(successes, GROUP - successes, VISITS * difficulty.success_chances(GROUP))
 
 
 def page(results: Path, batches: int) -> Iterator[str]:
