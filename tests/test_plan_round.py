@@ -74,8 +74,14 @@ HALFWAY = (
 )
 
 
+# One rollout at a time: one prompt is settled, and two are not.
+ONE_BY_ONE = (np.array([1, 0, 2]), np.array([3, 0, 0]), 8, 40, "mixed", 1.0, 1.0, {"max_rollouts": 12})
+
+
 @given(situation=situations(), seed=st.integers(0, 1000))
 @example(situation=HALFWAY, seed=263)
+@example(situation=ONE_BY_ONE, seed=0)
+@example(situation=ONE_BY_ONE, seed=3)
 @settings(max_examples=150, deadline=None)
 def test_permuting_the_prompts_permutes_the_counts(situation, seed):
     """In a round before the last: the first of the prompts in one state with one prior gets what the first one got. In
