@@ -120,6 +120,10 @@ STAGES: dict[str, list[Cell]] = {
     "default": [
         *(Cell(regime, "carry-progress-prompt", PROMPT_ALIKE) for regime in ("HHR", *REPEATED)),
         *(
+            Cell(regime, "carry-progress-prompt-min2", {**PROMPT_ALIKE, "min_rollouts": 2})
+            for regime in ("HHR", *REPEATED)
+        ),
+        *(
             Cell(regime, "grpo-progress-weights", CONTROL_ARMS["grpo-progress-weights"])
             for regime in (*FRESH, *REPEATED)
         ),
