@@ -160,7 +160,7 @@ def test_a_verdict_is_given_for_complete_tables_and_against_the_right_grpo(bench
     base = [("H", "grpo", ""), ("H", "good", ""), ("H", "fell", "")]
     changed = [("H", "grpo", "G4"), ("H", "good", "G4"), ("H", "good", "min1")]
     monkeypatch.setattr(bench.planned, "_PLANNED", dict.fromkeys([*base, *changed]))
-    monkeypatch.setattr(bench.planned, "SEEDS", (0, 1, 2, 3))
+    monkeypatch.setattr(bench.planned, "seeds_of", lambda factor: (0, 1, 2, 3))
 
     def runs(*last):  # of 16 samples of each of 10 problems; every start has 1 in 16
         return {seed: fake_run({"0": "1" * 10, "4": digit * 10}, seed) for seed, digit in enumerate(last)}

@@ -11,6 +11,8 @@ from typing import Any
 from cell import Cell
 
 SEEDS = tuple(range(8))
+CONFIRM = "confirm"  # the factor of cells that are run again
+_CONFIRM_SEEDS = tuple(range(8, 16))  # on which nothing was chosen
 FRESH, REPEATED = ("H", "U", "HH"), ("HR", "UR")
 KAPPA = 2.0  # measured before the first run, and anew since: see PLAN.md and docs/results/learning/kappa.json
 _CARRY = {"belief_decay": 0.7, "min_rollouts": 0}
@@ -76,6 +78,7 @@ PROMPT_ALIKE: dict[str, Any] = {
     "prompt_weighting": "prompt",
     "rounds": 1,
 }
+DEFAULT: dict[str, Any] = {**PROMPT_ALIKE, "min_rollouts": 2}
 BEST = ("cero", "carry-progress", "vip")  # by mean area under the curve over HR, UR and HHR
 _MANY: dict[str, Any] = {"prompts": 128, "steps": 50, "learning_rate": 5e-4, "factor": "P128"}
 
@@ -94,6 +97,11 @@ def one_factor(regime: str, arms: dict[str, dict[str, Any]]) -> list[Cell]:
             )
         ),
     ]
+
+
+def seeds_of(factor: str) -> tuple[int, ...]:
+    """The seeds of a cell with this factor."""
+    return _CONFIRM_SEEDS if factor == CONFIRM else SEEDS
 
 
 STAGES: dict[str, list[Cell]] = {
@@ -119,14 +127,16 @@ STAGES: dict[str, list[Cell]] = {
     # With fresh prompts `carry-progress` is equal groups with its weights: what it would do there as the default
     "default": [
         *(Cell(regime, "carry-progress-prompt", PROMPT_ALIKE) for regime in ("HHR", *REPEATED)),
-        *(
-            Cell(regime, "carry-progress-prompt-min2", {**PROMPT_ALIKE, "min_rollouts": 2})
-            for regime in ("HHR", *REPEATED)
-        ),
+        *(Cell(regime, "carry-progress-prompt-min2", DEFAULT) for regime in ("HHR", *REPEATED)),
         *(
             Cell(regime, "grpo-progress-weights", CONTROL_ARMS["grpo-progress-weights"])
             for regime in (*FRESH, *REPEATED)
         ),
+    ],
+    CONFIRM: [
+        Cell(regime, arm, options, factor=CONFIRM)
+        for regime in ("HHR", *REPEATED)
+        for arm, options in (("grpo", GRPO), ("carry-progress-prompt-min2", DEFAULT))
     ],
     "factors": [
         *one_factor("HHR", {arm: REPEATED_ARMS[arm] for arm in BEST}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from design import SEEDS, STAGES
+from design import STAGES, seeds_of
 from regimes import REGIMES
 
 GRPO = "grpo"
@@ -14,7 +14,7 @@ _PLANNED = {(cell.regime, cell.arm, cell.factor): cell for stage in STAGES.value
 
 def planned_runs() -> set[tuple[tuple[str, str, str], int]]:
     """((regime, arm, factor), seed) of all stages."""
-    return {(key, seed) for key in _PLANNED for seed in SEEDS}
+    return {(key, seed) for key in _PLANNED for seed in seeds_of(key[2])}
 
 
 def tables() -> list[tuple[str, str]]:
@@ -30,6 +30,7 @@ def planned_arms(regime: str, factor: str) -> list[str]:
 
 def complete(cells: Mapping[tuple[str, str, str], Mapping[int, Any]], regime: str, factor: str) -> bool:
     """Whether all planned runs of a table, and those that it compares with, are stored."""
-    base = [(regime, GRPO, "")] if factor else []
-    due = [key for key in _PLANNED if key[0] == regime and key[2] == factor] + base
-    return all(cells.get(key, {}).keys() >= set(SEEDS) for key in due)
+    due = [key for key in _PLANNED if key[0] == regime and key[2] == factor]
+    if (regime, GRPO, factor) not in due:
+        due.append((regime, GRPO, ""))
+    return all(cells.get(key, {}).keys() >= set(seeds_of(key[2])) for key in due)

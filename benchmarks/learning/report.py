@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from design import SEEDS, STAGES
+from design import CONFIRM, SEEDS, STAGES
 from differences import Cells, arms_of, baseline, cell_text, difference, table
 from explanations import diagnostics, kappa, weights
 from planned import GRPO, complete, planned_runs, tables
@@ -179,7 +179,8 @@ def _comparison(cells: Cells, regime: str, factor: str, grpo: Mapping[int, Run],
 
 
 def _factor(cells: Cells, factor: str) -> Iterator[str]:
-    yield f"## One factor changed: {factor}\n"
+    again = "Again, with seeds on which nothing was chosen"
+    yield f"## {again if factor == CONFIRM else f'One factor changed: {factor}'}\n"
     for regime in REGIMES:
         arms = arms_of(cells, regime, factor)
         if not arms:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cell import Cell, run_cell
-from design import SEEDS, STAGES
+from design import STAGES, seeds_of
 
 from adaroll_trl.files import write_json
 
@@ -33,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES), help="default: all")
     parser.add_argument("--cells", nargs="+", help="only cells whose name contains one of these")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--seeds", type=int, nargs="+", help="only these; default: those of the design")
     parser.add_argument("--steps", type=int, help="for a try; the default is the design's")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON files; the page is beside")
     parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "learning", help="for the starts")
@@ -51,7 +51,8 @@ def all_runs(options: argparse.Namespace) -> list[tuple[Cell, int]]:
         cells = [replace(cell, steps=options.steps) for cell in cells]
     if options.cells:
         cells = [cell for cell in cells if any(part in cell.name for part in options.cells)]
-    return [(cell, seed) for seed in options.seeds for cell in cells]
+    runs = [(cell, seed) for cell in cells for seed in seeds_of(cell.factor) if seed in (options.seeds or [seed])]
+    return sorted(runs, key=lambda run: run[1])
 
 
 def result_path(folder: Path, cell: Cell, seed: int) -> Path:
