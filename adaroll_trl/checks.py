@@ -15,7 +15,7 @@ import trl
 from numpy.typing import NDArray
 from trl import GRPOTrainer
 
-from .allocators import AllocationState, allocator_class, maximises_utility
+from .allocators import AllocationState, allocator_class
 from .priors import pass_rates
 
 __all__ = ["check_counts"]  # the only one that users call, to try an allocator of their own
@@ -273,49 +273,6 @@ def nothing_to_decide(num_prompts: int, num_generations: int, min_rollouts: int,
             "be only one round and this trains plain GRPO. Raise per_device_train_batch_size or steps_per_generation."
         )
     return None
-
-
-def ignored_options(options: Any) -> str | None:
-    """Which `AdaRollOptions` were set and have no effect beside the chosen allocator and utility; None: all have."""
-    defaults = options.defaults()
-    elsewhere = ":" not in options.allocator and options.allocator != "adaroll_joint"
-    kind = allocator_class(options.allocator)
-    unused = {
-        "rounds": options.stream_rollouts or (kind is not None and not kind.reads_rounds),
-        "in_flight": not options.stream_rollouts,
-        "stream_order": not options.stream_rollouts,
-        "block_size": elsewhere,
-        "draws_per_round": elsewhere,
-        "kappa": "progress" not in (options.utility, options.prompt_weighting),
-    }
-    ignored = [n for n, is_unused in unused.items() if is_unused and getattr(options, n) != getattr(defaults, n)]
-    if not ignored:
-        return None
-    given = ", ".join(f"{name}={getattr(options, name)!r}" for name in ignored)
-    stream = " and stream_rollouts=True" if options.stream_rollouts else ""
-    return (
-        f"No effect with allocator={options.allocator!r} and utility={options.utility!r}{stream}: {given}. Remove it, "
-        "or choose what reads it."
-    )
-
-
-def advice_on_options(options: Any) -> list[str]:
-    """What to know about `AdaRollOptions` that do less than they seem to, beside the chosen allocator."""
-    kind = allocator_class(options.allocator)
-    if kind is None:
-        return []
-    advice = []
-    if options.utility != type(options)().utility and not maximises_utility(options.allocator):
-        advice.append(
-            f"utility={options.utility!r} is only measured: allocator={options.allocator!r} has an aim of its own."
-        )
-    if kind.needs_beliefs and options.belief_decay == 0 and options.prior_column is None:
-        advice.append(
-            f"allocator={options.allocator!r} tells prompts apart by their earlier visits, which belief_decay=0 "
-            "forgets: every batch will be plain GRPO. Set belief_decay (0.5 is a start) and train for more than one "
-            "epoch, or give the prompts' pass rates in a prior_column."
-        )
-    return advice
 
 
 def check_max_rollouts(num_generations: int, min_rollouts: int, max_rollouts: int) -> None:

@@ -106,7 +106,9 @@ def _add_training_options(demo: argparse.ArgumentParser) -> None:
         help="of your model (default: float32; in bfloat16 updates of a small learning rate are rounded away)",
     )
     group.add_argument("--threads", type=int, help="threads (default: 1 for the tiny model, else torch's own choice)")
-    own = demo.add_argument_group("AdaRollGRPOConfig", "Left out, the library's defaults hold.")
+    own = demo.add_argument_group(
+        "AdaRollGRPOConfig", "Left out, the library's defaults hold, with utility 'mixed': prompts come once here."
+    )
     own.add_argument("--rounds", type=int, help="generation rounds of a batch")
     own.add_argument("--allocator", help="who decides on the rollouts")
     own.add_argument("--utility", help="what a group of rollouts is worth")

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from trl import GRPOConfig
 
-from .allocators import ALLOCATOR_NAMES, check_own_options, check_own_values
+from .allocators import ALLOCATOR_NAMES, allocator_class, check_own_options, check_own_values
 from .beliefs import PRIOR_STRENGTH
 from .checks import check_max_rollouts, explain_batch_size
 from .utilities import UTILITY_NAMES
@@ -21,10 +21,14 @@ from .values import choice, integer, is_number
 
 __all__ = ["AdaRollGRPOConfig", "AdaRollOptions"]
 
-# What goes with a utility, for fields that are left open: the paper's reading (which has no utility "progress"), and
-# what went with "progress" where it was measured. docs/results.md has the evidence.
-_WITH_MOST: Mapping[str, Any] = {"rounds": 4, "min_rollouts": 2, "belief_decay": 0.0, "prompt_weighting": "rollout"}
-_WITH_PROGRESS = {"rounds": 1, "min_rollouts": 0, "belief_decay": 0.7, "prompt_weighting": "progress"}
+# Fields that are left open: the paper's reading, and what goes with deciding by earlier visits of a prompt, before the
+# first reward. docs/results.md has the evidence for both.
+_WITHIN_A_BATCH: Mapping[str, Any] = {
+    "rounds": 4,
+    "belief_decay": 0.0,
+    "prompt_weighting": "rollout",
+}
+_BY_EARLIER_VISITS = {"rounds": 1, "belief_decay": 0.7, "prompt_weighting": "prompt"}
 PROMPT_WEIGHTINGS = ("rollout", "prompt", "uniform", "unbiased", "progress")
 
 
@@ -57,19 +61,20 @@ class AdaRollOptions:
             "'{\"mode\": \"pos\"}' for allocator='reinforce_ada'. A class of your own gets them as keyword arguments."
         },
     )
-    utility: str = field(
-        default="mixed",
+    utility: str = field(  # never None once made
+        default=None,  # type: ignore[assignment]
         metadata={
             "help": "What a group with s successes and f failures is worth: 'mixed', 'variance', 'std', 'mass', "
-            "'std_mass', 'balanced', 'progress', or 'package.module:function' for a function of two float arrays."
+            "'std_mass', 'balanced', 'progress', or 'package.module:function' for a function of two float arrays. "
+            "None is 'progress' for allocator='adaroll', and 'mixed' for the others."
         },
     )
     rounds: int = field(  # never None once made
         default=None,  # type: ignore[assignment]
         metadata={
             "help": "Generation rounds per generation batch. More rounds adapt better, and each one waits for its "
-            "longest completion. 1 decides everything from the beliefs before the first rollout. None is 4, and 1 "
-            "with utility='progress'."
+            "longest completion. 1 decides everything from the beliefs before the first rollout. None is 1 where "
+            "earlier visits of a prompt decide (utility 'progress'; allocators 'cero', 'vip', 'knapsack'), else 4."
         },
     )
     stream_rollouts: bool = field(
@@ -101,11 +106,10 @@ class AdaRollOptions:
             "which ignores `rounds`; 1 is fully sequential."
         },
     )
-    min_rollouts: int = field(  # never None once made
-        default=None,  # type: ignore[assignment]
+    min_rollouts: int = field(
+        default=2,
         metadata={
-            "help": "Every prompt gets at least this many rollouts. Must stay below `num_generations` to adapt. None "
-            "is 2, and 0 with utility='progress'."
+            "help": "Every prompt gets at least this many rollouts. Must stay below `num_generations` to adapt."
         },
     )
     max_rollouts: int | None = field(
@@ -159,8 +163,8 @@ class AdaRollOptions:
         default=None,  # type: ignore[assignment]
         metadata={
             "help": "What a prompt's outcomes count for at its next visit, per visit: 0 forgets them, 1 keeps them "
-            "all. Prompts are told apart by a `prompt_id` column, else by a hash of the prompt. None is 0, and 0.7 "
-            "with utility='progress'."
+            "all. Prompts are told apart by a `prompt_id` column, else by a hash of the prompt. None is 0.7 where "
+            "`rounds` is 1 by default, else 0."
         },
     )
     success_reward: str | None = field(
@@ -182,8 +186,8 @@ class AdaRollOptions:
             "help": "'rollout': a prompt weighs as much as its rollouts, as in TRL's loss. 'prompt': as any other "
             "prompt. 'uniform': the update's weight at each pass rate is brought to that of equal groups; "
             "'package.module:function' to that function of the pass rate. 'unbiased': exactly uniform, where one "
-            "prompt's rollouts do not depend on another's. 'progress': by 1 / (s f / n + kappa). None is 'rollout', "
-            "and 'progress' with utility='progress'."
+            "prompt's rollouts do not depend on another's. 'progress': by 1 / (s f / n + kappa). None is 'prompt' "
+            "where `rounds` is 1 by default, else 'rollout'."
         },
     )
     table_cache_dir: str | None = field(
@@ -196,9 +200,12 @@ class AdaRollOptions:
             super().__post_init__()  # type: ignore[misc]
 
     def _choose_open(self) -> None:
-        """What is left open is chosen by the utility."""
-        progress = (self.allocator, self.utility) == ("adaroll", "progress")
-        for name, value in (_WITH_PROGRESS if progress else _WITH_MOST).items():
+        """What is left open is chosen by the allocator and the utility."""
+        if self.utility is None:
+            self.utility = "progress" if self.allocator == "adaroll" else "mixed"
+        kind = allocator_class(self.allocator) if isinstance(self.allocator, str) else None
+        by_visits = (self.allocator, self.utility) == ("adaroll", "progress") or (kind and kind.needs_beliefs)
+        for name, value in (_BY_EARLIER_VISITS if by_visits else _WITHIN_A_BATCH).items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
 

@@ -35,7 +35,6 @@ from .calibration import Calibration
 from .callbacks import add_default_callbacks
 from .callbacks.events import tell
 from .checks import (
-    advice_on_options,
     check_call,
     check_class,
     check_completions,
@@ -47,7 +46,6 @@ from .checks import (
     check_trainer,
     check_unbiased,
     explain_batch_size,
-    ignored_options,
     warn_if_trl_changed,
 )
 from .config import options_of
@@ -55,6 +53,7 @@ from .kappa import RunningKappa
 from .metrics import SuccessSignal, adaroll_metrics, reward_metrics
 from .model_card import PAPER_CITATION, PAPER_TITLE, complete_model_card
 from .noise import KappaCallback
+from .option_effects import advice_on_options, advice_on_visits, expected_visits, ignored_options
 from .planner import Decision, RolloutPlanner
 from .priors import pass_rates
 from .resuming import Lasting, ResumingMixin
@@ -114,12 +113,16 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
             self.rollout_func = checked_rollouts(self.rollout_func)
         if ignored := ignored_options(options):
             self._warn(ignored)
-        for advice in advice_on_options(options):
-            self._warn(advice)
+        for hint in advice_on_options(options):
+            self._warn(hint)
         group, world = self.num_generations, self.accelerator.num_processes
         prompts = self.args.generation_batch_size // group
         self._planner = RolloutPlanner(options, prompts, group, world, self._warn)
         check_dataset(self.train_dataset, prompts, self.environments_own_prompts)
+        rows = len(self.train_dataset) if hasattr(self.train_dataset, "__len__") else None
+        visits = expected_visits(self.args, prompts, rows)
+        if advice := advice_on_visits(options, self._planner.num_rounds(prompts), visits):
+            self._warn(advice)
         prior = (options.prior_alpha, options.prior_beta)
         self._beliefs = Beliefs(*prior, options.belief_decay, options.prior_source, options.prior_strength)
         self._calibration = Calibration()

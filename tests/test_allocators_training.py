@@ -9,8 +9,8 @@ from packaging.version import Version
 
 from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
 from adaroll_trl.allocators import ALLOCATOR_NAMES, Allocator, make_allocator, streaming_allocators
-from adaroll_trl.checks import advice_on_options, ignored_options
 from adaroll_trl.config import AdaRollOptions
+from adaroll_trl.option_effects import advice_on_options, advice_on_visits, expected_visits, ignored_options
 from adaroll_trl.planner import RolloutPlanner
 from tests.tiny import RandomCounts, RecordingTrainer, sums_dataset
 
@@ -205,31 +205,67 @@ def test_allocator_kwargs_from_the_command_line_and_from_yaml(tmp_path):
 
 @pytest.mark.parametrize("name", ["uniform", "cero", "vip", "knapsack", "hora", "pilot_commit", "dars"])
 def test_rounds_that_nobody_reads_are_named(name):
-    message = ignored_options(AdaRollOptions(allocator=name, rounds=2), AdaRollOptions())
+    message = ignored_options(AdaRollOptions(allocator=name, rounds=2))
     assert f"No effect with allocator={name!r} and utility='mixed': rounds=2" in message
-    assert ignored_options(AdaRollOptions(allocator="vigor", rounds=2), AdaRollOptions()) is None
-    assert ignored_options(AdaRollOptions(allocator="tests.tiny:RandomCounts", rounds=2), AdaRollOptions()) is None
+    assert ignored_options(AdaRollOptions(allocator="vigor", rounds=2)) is None
+    assert ignored_options(AdaRollOptions(allocator="tests.tiny:RandomCounts", rounds=2)) is None
 
 
 def test_advice_on_options_that_do_less_than_they_seem_to():
     def advice(**options):
-        return advice_on_options(AdaRollOptions(**options), AdaRollOptions())
+        return advice_on_options(AdaRollOptions(**options))
 
     for name in ("cero", "vip", "knapsack"):
-        (text,) = advice(allocator=name)
+        (text,) = advice(allocator=name, belief_decay=0.0)
         assert f"allocator={name!r}" in text
         assert "Set belief_decay" in text
-        assert advice(allocator=name, belief_decay=0.7) == []
-        assert advice(allocator=name, prior_column="pass_rate") == []
+        assert advice(allocator=name) == []
+        assert advice(allocator=name, belief_decay=0.0, prior_column="pass_rate") == []
+    (text,) = advice(belief_decay=0.0)
+    assert "allocator='adaroll' with rounds=1 tells prompts apart by their earlier visits" in text
+    assert advice(belief_decay=0.0, rounds=2) == advice(belief_decay=0.0, stream_rollouts=True) == []
     (text,) = advice(allocator="vigor", utility="std")
     assert text == "utility='std' is only measured: allocator='vigor' has an aim of its own."
     assert advice(allocator="adaroll", utility="std") == []
     assert advice(allocator="tests.tiny:RandomCounts", utility="std") == []
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, True),
+        ({"allocator": "cero"}, True),
+        ({"allocator": "uniform"}, False),
+        ({"allocator": "tests.tiny:RandomCounts"}, False),
+        ({"utility": "mixed"}, False),
+        ({"rounds": 2}, False),
+        ({"stream_rollouts": True}, False),
+        ({"prior_column": "pass_rate"}, False),
+    ],
+)
+def test_one_round_for_prompts_that_never_come_back_is_told(options, told):
+    chosen = AdaRollOptions(**options)
+    advice = advice_on_visits(chosen, chosen.rounds, 0.5)
+    assert (advice is not None) == told
+    assert not told or "A prompt comes 0.5 times on average" in advice
+    assert advice_on_visits(chosen, chosen.rounds, None) is None
+    assert advice_on_visits(chosen, chosen.rounds, 1.5) is None
+
+
+def test_visits_of_a_prompt(tmp_path):
+    common = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "num_generations": 4}
+    steps = {"per_device_train_batch_size": 4, "steps_per_generation": 3, "gradient_accumulation_steps": 1}
+    epochs = AdaRollGRPOConfig(**common, **steps, num_train_epochs=2.5)
+    assert expected_visits(epochs, 3, 48) == 2.5
+    assert expected_visits(epochs, 3, None) is None
+    assert expected_visits(AdaRollGRPOConfig(**common, **steps, max_steps=48), 3, 48) == 1.0  # 16 batches of 3
+    twice = AdaRollGRPOConfig(**common, **steps, max_steps=48, num_iterations=2)
+    assert expected_visits(twice, 3, 48) == 0.5
+
+
 def test_the_trainer_gives_the_advice_once(build):
     with pytest.warns(UserWarning, match="belief_decay=0 forgets") as caught:
-        build(AdaRollGRPOTrainer, allocator="vip")
+        build(AdaRollGRPOTrainer, allocator="vip", belief_decay=0.0)
     assert len([w for w in caught if "belief_decay=0 forgets" in str(w.message)]) == 1
 
 

@@ -27,7 +27,7 @@ def test_it_is_a_grpo_config(tmp_path):
     args = config(tmp_path, num_generations=4)
     assert isinstance(args, GRPOConfig)
     assert args.scale_rewards == GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False).scale_rewards
-    assert args.to_dict()["rounds"] == 4
+    assert args.to_dict()["rounds"] == 1
 
 
 def test_a_plain_config_gets_the_defaults(tmp_path):
@@ -36,21 +36,23 @@ def test_a_plain_config_gets_the_defaults(tmp_path):
     assert options_of(config(tmp_path, rounds=2)) == AdaRollOptions(rounds=2)
 
 
-def test_what_is_left_open_goes_with_the_utility(tmp_path):
+def test_what_is_left_open_goes_with_the_allocator_and_the_utility(tmp_path):
     def open_fields(**options):
         args = config(tmp_path, **options)
-        return args.rounds, args.min_rollouts, args.belief_decay, args.prompt_weighting
+        return args.utility, args.rounds, args.belief_decay, args.prompt_weighting
 
-    paper = (4, 2, 0.0, "rollout")
-    for options in ({"utility": "mixed"}, {"utility": "std"}, {"allocator": "uniform"}, {"allocator": "vigor"}):
-        assert open_fields(**options) == paper
-    assert open_fields(utility="progress") == (1, 0, 0.7, "progress")
-    # Tables of blocks need one prior; the others have an aim of their own and only measure the utility
-    assert open_fields(utility="progress", allocator="adaroll_joint") == paper
-    assert open_fields(utility="progress", allocator="hora") == paper
-    given = {"rounds": 2, "min_rollouts": 1, "belief_decay": 0.0, "prompt_weighting": "rollout"}
-    assert open_fields(utility="progress", **given) == (2, 1, 0.0, "rollout")
-    assert options_of(config(tmp_path, utility="progress")).defaults().rounds == 1
+    by_visits, within = (1, 0.7, "prompt"), (4, 0.0, "rollout")
+    assert open_fields() == open_fields(utility="progress") == ("progress", *by_visits)
+    for name in ("cero", "vip", "knapsack"):
+        assert open_fields(allocator=name) == ("mixed", *by_visits)
+    for utility in ("mixed", "std", "adaroll_trl.utilities:mixed"):
+        assert open_fields(utility=utility) == (utility, *within)
+    for name in ("uniform", "adaroll_joint", "hora", "vigor", "tests.tiny:RandomCounts"):
+        assert open_fields(allocator=name) == ("mixed", *within)
+    assert open_fields(allocator="adaroll_joint", utility="progress") == ("progress", *within)  # it needs one prior
+    given = {"rounds": 2, "belief_decay": 0.0, "prompt_weighting": "rollout"}
+    assert open_fields(**given) == ("progress", *given.values())
+    assert options_of(config(tmp_path, utility="mixed")).defaults().rounds == 4
 
 
 def test_a_config_of_ones_own_chooses_too_and_keeps_its_own_checks(tmp_path):
@@ -58,8 +60,8 @@ def test_a_config_of_ones_own_chooses_too_and_keeps_its_own_checks(tmp_path):
     class Own(AdaRollOptions, GRPOConfig):
         pass
 
-    own = Own(output_dir=str(tmp_path), use_cpu=True, bf16=False, utility="progress", min_rollouts=1)
-    assert (own.rounds, own.min_rollouts, own.num_generations) == (1, 1, 8)
+    own = Own(output_dir=str(tmp_path), use_cpu=True, bf16=False, belief_decay=0.5)
+    assert (own.utility, own.rounds, own.belief_decay, own.num_generations) == ("progress", 1, 0.5, 8)
     with pytest.raises(ValueError, match="divisible"):
         Own(output_dir=str(tmp_path), use_cpu=True, bf16=False, per_device_train_batch_size=3)
 

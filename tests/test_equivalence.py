@@ -1,5 +1,7 @@
 """The promise that keeps the trainer honest: `uniform` in one round is GRPOTrainer, bit for bit.
 
+So are the defaults, until a prompt comes back.
+
 Each case trains both for a few steps on the same data and compares every weight, and every metric that TRL logs.
 """
 
@@ -32,6 +34,8 @@ from tests.tiny import (
 TIMES = {"step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second", "eval_runtime"}
 TIMES |= {"eval_samples_per_second", "eval_steps_per_second"}
 LOSSES = ["dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo"]
+UNIFORM = {"allocator": "uniform"}
+DEFAULTS = {"utility": None}  # which leaves it open, as a config does that says nothing
 CASES: dict[str, dict[str, Any]] = {loss: {"loss_type": loss} for loss in LOSSES}
 CASES |= {f"scale_{scale}": {"scale_rewards": scale} for scale in ("group", "batch", "none")}
 CASES |= {
@@ -55,12 +59,12 @@ CASES |= {
 }
 
 
-def train_both(tmp_path: Path, model_dir: Path, **options: Any) -> tuple[Any, Any]:
-    """A GRPOTrainer with a plain config and an AdaRollGRPOTrainer with `uniform`, trained on the same."""
+def train_both(tmp_path: Path, model_dir: Path, own: dict[str, Any] = UNIFORM, **options: Any) -> tuple[Any, Any]:
+    """A GRPOTrainer with a plain config and an AdaRollGRPOTrainer with options of its own, trained on the same."""
     common = {"model_dir": model_dir, "output_dir": tmp_path, "max_steps": 6, **options}
     plain = make_trainer(GRPOTrainer, plain_config=True, **common)
     plain.train()
-    ours = make_trainer(AdaRollGRPOTrainer, allocator="uniform", **common)
+    ours = make_trainer(AdaRollGRPOTrainer, **own, **common)
     ours.train()
     return plain, ours
 
@@ -79,6 +83,35 @@ def assert_same(plain: Any, ours: Any) -> None:
 def test_uniform_is_grpo(case, tmp_path, model_dir):
     plain, ours = train_both(tmp_path, model_dir, **CASES[case])
     assert_same(plain, ours)
+
+
+BY_DEFAULT = ("dapo", "grpo", "dr_grpo", "sapo", "scale_batch", "scale_none", "normalize_then_sum", "beta")
+BY_DEFAULT += ("num_iterations", "none_rewards", "mask_truncated", "group_of_six")
+
+
+@pytest.mark.parametrize("generations", [2, 4])
+@pytest.mark.parametrize("case", BY_DEFAULT)
+def test_the_defaults_are_grpo_while_no_prompt_comes_back(case, generations, tmp_path, model_dir):
+    options = {"num_generations": generations, **CASES[case]}
+    plain, ours = train_both(tmp_path, model_dir, DEFAULTS, **options)
+    assert ours.adaroll.utility == "progress"
+    assert_same(plain, ours)
+
+
+def solved_in_part(prompts, completions, **kwargs):
+    """Some prompts are solved whatever is written; the others as `parity_reward` has it."""
+    solved = [str(prompt).count("1") > 0 for prompt in prompts]
+    parity = parity_reward(completions=completions, **kwargs)
+    return [1.0 if done else value for done, value in zip(solved, parity, strict=True)]
+
+
+def test_the_defaults_allocate_once_prompts_come_back(tmp_path, model_dir):
+    options = {"dataset": sums_dataset(6), "reward": solved_in_part, "max_steps": 12, "logging_steps": 3}
+    plain, ours = train_both(tmp_path, model_dir, DEFAULTS, **options)
+    assert not same_weights(weights(plain), weights(ours))
+    largest = [log["adaroll/rollouts_per_prompt/max"] for log in ours.state.log_history if "reward" in log]
+    assert largest[:2] == [4, 4]  # each of the six prompts for the first time
+    assert max(largest) > 4
 
 
 def test_the_comparison_can_fail(tmp_path, model_dir):

@@ -249,7 +249,7 @@ def test_kappa_is_measured_and_used(build):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kappa_every": 5}, "kappa_every=5 measures a kappa that nothing reads"),
+        ({"kappa_every": 5, "utility": "mixed"}, "kappa_every=5 measures a kappa that nothing reads"),
         ({"kappa_every": 0, "utility": "progress"}, "kappa_every=0 must be"),
         ({"kappa_every": 5, "utility": "progress", "allocator": "adaroll_joint"}, "its tables take seconds to hours"),
     ],

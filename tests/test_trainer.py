@@ -583,7 +583,7 @@ def test_model_card_cites_the_paper(build, tmp_path):
 def test_a_plain_config_and_no_config_work(build, model_dir, tmp_path, monkeypatch):
     trainer = build(AdaRollGRPOTrainer, plain_config=True)
     assert type(trainer.args) is GRPOConfig
-    assert (trainer.adaroll.rounds, trainer.adaroll.belief_decay) == (4, 0.0)
+    assert (trainer.adaroll.utility, trainer.adaroll.rounds, trainer.adaroll.belief_decay) == ("progress", 1, 0.7)
     # TRL's default config is bf16, which needs a GPU
     on_cpu = functools.partial(GRPOConfig, use_cpu=True, bf16=False)
     monkeypatch.setattr("trl.trainer.grpo_trainer.GRPOConfig", on_cpu)

@@ -13,6 +13,7 @@ from trl import GRPOConfig
 
 from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
 from adaroll_trl.allocators import AllocationState, Allocator, RolloutStream
+from adaroll_trl.config import AdaRollOptions
 from adaroll_trl.gpu_check.model import build_model_dir as build_model_dir
 from adaroll_trl.gpu_check.model import build_tokenizer as build_tokenizer
 
@@ -199,6 +200,8 @@ def make_trainer(
         "seed": 7,
     }
     config_class = config_class or (GRPOConfig if plain_config else AdaRollGRPOConfig)
+    if issubclass(config_class, AdaRollOptions):
+        defaults["utility"] = "mixed"  # decides within a batch, and most tests train on one or two
     args = config_class(**{**defaults, **options})
     return trainer_class(
         model=str(model_dir),

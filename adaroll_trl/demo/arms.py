@@ -109,7 +109,9 @@ def trainer_config(arm: str, settings: Settings) -> Any:
 
         # Exact tables go beside the results.
         tables = str(settings.output_dir / "tables")
-        config = AdaRollGRPOConfig(**arguments, **settings.adaroll, table_cache_dir=tables)
+        # Prompts come once, so the demo decides within a batch, as the paper does.
+        chosen = {"utility": "mixed", "table_cache_dir": tables, **settings.adaroll}
+        config = AdaRollGRPOConfig(**arguments, **chosen)
         # What the trainer would refuse, it refuses here: before an arm is trained.
         RolloutPlanner(config, settings.prompts, settings.num_generations, 1, lambda warning: None)
         return config

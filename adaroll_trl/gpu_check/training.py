@@ -76,7 +76,7 @@ def _build(context: Context, rounds: int, lora: bool = False, **options: Any) ->
     coin, calls = _coin()
     options = {**_options(context), **options}
     if rounds:
-        options = {"success_reward": "coin", "rounds": rounds, **options}
+        options = {"success_reward": "coin", "utility": "mixed", "rounds": rounds, **options}
     task = get_task("arithmetic")
     arguments: dict[str, Any] = {
         "model": context.model,

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from ..checks import advice_on_options, check_prior_column, explain_batch_size
+from ..checks import check_prior_column, explain_batch_size
 from ..config import AdaRollGRPOConfig, AdaRollOptions, options_of
+from ..option_effects import advice_on_options, advice_on_visits, expected_visits
 from ..tasks.sources import first_line
 from .allocation import AllocationPlan, plan_allocation, uniform_signal
 from .data import source_of
@@ -99,6 +100,9 @@ def make_plan(run: Run) -> TrainingPlan:
         notes += _of_prior(options)
         if options.prior_column is not None and run.train_dataset is not None:
             check_prior_column(run.train_dataset, options.prior_column)
+        visits = expected_visits(config, batch.prompts, rows)
+        if advice := advice_on_visits(options, allocation.rounds, visits):
+            notes.append(advice)
         notes += [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
     memory = None
     try:

@@ -11,8 +11,9 @@ from typing import Any
 
 from trl import ModelConfig
 
-from ..checks import check_generation_seed, ignored_options
+from ..checks import check_generation_seed
 from ..config import AdaRollGRPOConfig, AdaRollOptions, options_of
+from ..option_effects import ignored_options
 from ..tasks import Task
 from .arguments import TrainArguments
 from .rewards import OVERLONG, own_name
