@@ -96,21 +96,18 @@ def arm_lines(name: str, folder: str, task: str, generations: int, again: Settin
     return replaced(adaptive, [*PROGRESS_LINES, again]) if name == PROGRESS else adaptive
 
 
-# The best arm of docs/results.md where prompts come back, and the fitted prior of docs/results/worth_of_allocation.md
+# The library's defaults, written out, and the best arm of docs/results.md where prompts come back
 PROGRESS_LINES = [
     Setting("trainer", "adaroll", "ours: not a method of the paper"),
-    Setting("allocator", "adaroll", "ours: planned in rounds, here in one"),
-    Setting("utility", "progress", "ours: counts more than a group's first signal"),
-    Setting("kappa", "2.0", "ours: the default; not measured on this model (kappa_every measures it)"),
-    Setting("rounds", "1", "ours: earlier visits say which prompts have signal; one generation call a step"),
-    Setting("min_rollouts", "0", "ours: a prompt known to be solved or hopeless may be left out of a step"),
-    Setting("prior_alpha", "1.0", "ours: where the fit starts"),
-    Setting("prior_beta", "1.0", "ours: as above"),
-    Setting("prior_source", "empirical_bayes", "ours: the prior is fitted to the outcomes of all prompts so far"),
-    Setting(
-        "belief_decay", "0.7", "ours: what a visit's outcomes count for at the next one; prompts have a prompt_id"
-    ),
-    Setting("prompt_weighting", "progress", "ours: the utility's own weights; they undo scale_rewards: group"),
+    Setting("allocator", "adaroll", "ours, the default: planned in rounds, here in one"),
+    Setting("utility", "progress", "ours, the default: counts more than a group's first signal"),
+    Setting("kappa", "2.0", "ours, the default: not measured on this model (kappa_every measures it)"),
+    Setting("rounds", "1", "ours, the default: earlier visits decide; one generation call a step"),
+    Setting("min_rollouts", "2", "ours, the default: the fewest with a signal; no prompt is given up"),
+    Setting("prior_alpha", "1.0", "ours, the default: uniform, and not fitted"),
+    Setting("prior_beta", "1.0", "ours, the default: as above"),
+    Setting("belief_decay", "0.7", "ours, the default: what outcomes count for at the next visit, by prompt_id"),
+    Setting("prompt_weighting", "prompt", "ours, the default: prompts weigh alike, as in GRPO's equal groups"),
 ]
 
 
@@ -232,7 +229,8 @@ def sections(model: Model, data: Data, task: str, loss: str) -> Iterator[Section
 def pair_of(again: Setting) -> list[str]:
     """What `progress_carry` is, and how its baselines get its budget; lines of its comment on top."""
     return [
-        "Prompts come back, and the rollouts of a visit follow from the visits before it: docs/recipes.md says why.",
+        "The library's defaults. Prompts come back, and the rollouts of a visit follow from the visits before it;",
+        "a batch of prompts that come for the first time is GRPO's. docs/recipes.md says why.",
         f"At the same budget: grpo.yaml and adaroll.yaml beside it, each with --{again.key} {again.value}.",
     ]
 

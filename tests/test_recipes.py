@@ -142,6 +142,16 @@ def test_carried_beliefs_meet_prompts_that_come_back_and_the_baselines_get_the_s
             assert {name for name in names if getattr(own, name) != getattr(other, name)} == set()
 
 
+@pytest.mark.parametrize("path", CARRIED, ids=name_of)
+def test_carried_beliefs_are_the_librarys_defaults(path):
+    """All but what success is, which depends on the task, and the maximum in figures."""
+    _, _, config, _ = launch(path)
+    options, defaults = options_of(config), AdaRollOptions()
+    own = {item.name for item in fields(options) if getattr(options, item.name) != getattr(defaults, item.name)}
+    assert own - {"success_reward", "success_threshold"} == {"max_rollouts"}
+    assert options.max_rollouts == 4 * config.num_generations
+
+
 @pytest.mark.parametrize("path", RECIPES, ids=name_of)
 def test_the_launch_line_on_top_gives_a_batch_with_something_to_decide(path):
     accelerate, script, config, model = launch(path)

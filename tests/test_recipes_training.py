@@ -89,6 +89,20 @@ def test_a_recipe_takes_a_step(build, kind, name):
         assert (log["adaroll/rounds"] == 1) == (name == "progress_carry")
 
 
+def test_the_first_visit_of_progress_carry_is_grpo(build):
+    trained = {}
+    for name in ("grpo", "progress_carry"):
+        trainer = build(
+            "llama", f"llama-3.2-3b-instruct/gsm8k/{name}", "--learning_rate", "1e-3", "--warmup_steps", "0"
+        )
+        trainer.reward_funcs[0] = parity_reward
+        before = weights(trainer)
+        trainer.train()
+        trained[name] = weights(trainer)
+        assert not same_weights(before, trained[name])
+    assert same_weights(trained["grpo"], trained["progress_carry"])
+
+
 def lora_words(kind: str) -> list[str]:
     """The LoRA options as they stand on top of the recipes."""
     text = (RECIPES / FOLDERS[kind][0] / "math" / "adaroll.yaml").read_text().split("\n\n")[0]
