@@ -180,7 +180,9 @@ def test_stored_runs_make_a_report_and_are_not_repeated(model_dir, tmp_path, pat
     assert results.with_suffix(".png").stat().st_size > 10_000
 
 
-def test_prompts_that_come_back_are_paired_and_those_left_out_are_counted(model_dir, tmp_path, monkeypatch):
+def test_the_second_pair_is_equal_until_prompts_come_back_and_then_gives_to_those_with_signal(
+    model_dir, tmp_path, monkeypatch
+):
     """The second pair, on 8 prompts and three steps: one step a visit."""
 
     def verify(self: Arithmetic, completion: str, answer: str) -> bool:  # always, or half of the time
@@ -208,9 +210,14 @@ def test_prompts_that_come_back_are_paired_and_those_left_out_are_counted(model_
     assert runs[4]["progress_carry"]["steps"][0]["log"]["adaroll/rounds"] == 1
     always = np.array([value_of(prompt) % 2 == 1 for prompt in carried["prompt"]])
     assert set(carried["rollouts"][carried["step"] == 1]) == {6}, "nothing is known at the first visit"
+    plain, ours = (runs[4][arm] for arm in ("grpo", "progress_carry"))
+    assert plain["steps"][0]["groups"] == ours["steps"][0]["groups"]
+    assert plain["steps"][0]["log"]["grad_norm"] == ours["steps"][0]["log"]["grad_norm"] > 0
+    assert plain["evaluations"]["1"]["right"] == ours["evaluations"]["1"]["right"]
     later = carried["step"] > 1
-    assert set(carried["rollouts"][later & always]) == {0}, "solved six times of six"
+    assert carried["rollouts"][later & always].max() < 6, "solved whenever it was asked"
     assert carried["rollouts"][later & ~always].min() > 6
+    assert carried["rollouts"].min() >= 2
 
     report.write_report(results, "the command")
     text = results.with_suffix(".md").read_text()
@@ -264,7 +271,6 @@ def test_signal_counts_prompts_and_rollouts_by_their_outcomes():
         "prompts": 4,
         "rollouts": 16,
         "mixed": 0.5,
-        "left_out": 0.0,
         "all_wrong": 0.25,
         "all_right": 0.25,
         "rollouts_in_mixed": 0.5,
@@ -282,12 +288,12 @@ def test_signal_counts_prompts_and_rollouts_by_their_outcomes():
 def test_a_prompt_without_rollouts_is_neither_right_nor_wrong_and_visits_are_told_apart():
     again = run_with([[["1 + 2", 6, 3], ["3 + 4", 2, 2]], [["3 + 4", 0, 0], ["1 + 2", 8, 2]]], [0, 0])
     figures = summary.signal(again)
-    assert (figures["left_out"], figures["all_wrong"], figures["all_right"]) == (0.25, 0.0, 0.25)
+    assert (figures["all_wrong"], figures["all_right"]) == (0.0, 0.25)
     assert (figures["mixed"], figures["fewest"]) == (0.5, 0)
     assert summary.visits_of(summary.groups_of(again)).tolist() == [1, 1, 2, 2]
     assert summary.by_visit(again) == [
-        {"left_out": 0.0, "mixed": 0.5, "rollouts_in_mixed": 0.75},
-        {"left_out": 0.5, "mixed": 0.5, "rollouts_in_mixed": 1.0},
+        {"at_minimum": 0.5, "mixed": 0.5, "rollouts_in_mixed": 0.75},
+        {"at_minimum": 0.5, "mixed": 0.5, "rollouts_in_mixed": 1.0},
     ]
     assert tables._rate(again, 1) == (pytest.approx(0.75), pytest.approx(0.25))
 

@@ -14,6 +14,7 @@ from scipy import stats
 from adaroll_trl.evaluation.statistics import Estimate, mean_interval, paired_difference, pass_at_k
 
 ARMS = {"grpo": "GRPO", "adaroll": "AdaRoll-GRPO", "progress_carry": "AdaRoll-GRPO (progress)"}  # in their order
+MINIMUM = 2  # rollouts of a prompt, in the adaptive recipes
 FloatArray = NDArray[np.float64]
 Run = Mapping[str, Any]
 
@@ -116,7 +117,6 @@ def signal(run: Run) -> dict[str, float]:
             sum(not has_signal[groups["step"] == step].any() for step in np.unique(groups["step"]))
         ),
         "mixed": float(has_signal.mean()),
-        "left_out": float((rollouts == 0).mean()),
         "all_wrong": float(((groups["successes"] == 0) & (rollouts > 0)).mean()),
         "all_right": float(((groups["successes"] == rollouts) & (rollouts > 0)).mean()),
         "rollouts_in_mixed": float(rollouts[has_signal].sum() / rollouts.sum()),
@@ -127,7 +127,7 @@ def signal(run: Run) -> dict[str, float]:
 
 
 def by_visit(run: Run) -> list[dict[str, float]]:
-    """Shares of each visit's prompts, from the first visit on: without rollouts, with signal; and of its rollouts."""
+    """From the first visit on: shares of prompts at the minimum of rollouts and with signal, and of its rollouts."""
     groups = groups_of(run)
     visits, has_signal, rollouts = visits_of(groups), mixed(groups), groups["rollouts"]
     rows = []
@@ -135,7 +135,7 @@ def by_visit(run: Run) -> list[dict[str, float]]:
         here = visits == visit
         rows.append(
             {
-                "left_out": float((rollouts[here] == 0).mean()),
+                "at_minimum": float((rollouts[here] <= MINIMUM).mean()),
                 "mixed": float(has_signal[here].mean()),
                 "rollouts_in_mixed": float(rollouts[here & has_signal].sum() / rollouts[here].sum()),
             }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from summary import ARMS, Run, arms_of, by_visit, cost, groups_of, signal, signal_difference
+from summary import ARMS, MINIMUM, Run, arms_of, by_visit, cost, groups_of, signal, signal_difference
 
 from adaroll_trl.evaluation.statistics import Estimate
 
@@ -54,7 +54,6 @@ def signal_table(runs: Mapping[int, Mapping[str, Run]]) -> str:
         ["rollouts", *(f"{one['rollouts']:,.0f}" for one in figures)],
         ["prompts", *(f"{one['prompts']:,.0f}" for one in figures)],
         ["prompts with signal", *(f"{100 * one['mixed']:.1f} %" for one in figures)],
-        ["prompts without rollouts", *(f"{100 * one['left_out']:.1f} %" for one in figures)],
         ["all rollouts wrong", *(f"{100 * one['all_wrong']:.1f} %" for one in figures)],
         ["all rollouts right", *(f"{100 * one['all_right']:.1f} %" for one in figures)],
         ["rollouts in groups with signal", *(f"{100 * one['rollouts_in_mixed']:.1f} %" for one in figures)],
@@ -70,7 +69,7 @@ def signal_table(runs: Mapping[int, Mapping[str, Run]]) -> str:
     ]
     paired = [f"seed {seed}: {signed(signal_difference(*arms.values()))}" for seed, arms in runs.items()]
     return (
-        table(["", *names], [row for row in rows if row[0] != "prompts without rollouts" or {*row[1:]} != {"0.0 %"}])
+        table(["", *names], rows)
         + f"\n\nShare of prompts with signal, {compared(runs)} minus GRPO, paired by step and prompt, with 95 % "
         + "intervals: "
         + "; ".join(paired)
@@ -91,10 +90,10 @@ def visit_part(runs: Mapping[int, Mapping[str, Run]]) -> list[str]:
         for key, what in (
             ("mixed", "prompts with signal"),
             ("rollouts_in_mixed", "rollouts in groups with signal"),
-            ("left_out", "prompts without rollouts"),
+            ("at_minimum", f"prompts with at most {MINIMUM} rollouts"),
         )
         for arm, of_arm in figures.items()
-        if not (arm == "grpo" and key == "left_out")
+        if not (arm == "grpo" and key == "at_minimum")
     }
     rows = [[str(visit + 1), *(column[visit] for column in columns.values())] for visit in range(visits)]
     return [
