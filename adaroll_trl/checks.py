@@ -106,6 +106,24 @@ def check_dataset(dataset: Any, num_prompts: int, environments_own_prompts: bool
         )
 
 
+def check_decay_without_ids(decay: float, default: float) -> str:
+    """For an environment's tasks that have no ids: refuse a decay that was asked for.
+
+    Returns:
+        `str`: where it is the default, why nothing is carried over instead.
+    """
+    why = (
+        f"belief_decay={decay} with an environment needs a `prompt_id` column: the environment adds to the prompt, so "
+        "the dataset's prompt alone does not tell tasks apart."
+    )
+    if decay != default:
+        raise ValueError(f"{why} Add the column, or set belief_decay=0.")
+    return (
+        f"{why} It is the default, so training goes on with belief_decay=0: in one round that is plain GRPO. Add the "
+        "column, or decide within a batch, with utility='mixed'."
+    )
+
+
 def _known_columns(dataset: Any) -> list[str] | None:
     """The columns that rows of `dataset` have; None where one cannot tell."""
     shown_as_stored = getattr(dataset, "format", {"type": None})["type"] != "custom"  # a transform may add some

@@ -39,6 +39,7 @@ from .checks import (
     check_class,
     check_completions,
     check_dataset,
+    check_decay_without_ids,
     check_prior_column,
     check_prompt_weighting,
     check_prompts,
@@ -200,11 +201,8 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
             kappa = self._weighting.kappa = self._kappa.value
             self._planner.use_kappa(kappa)
         if self._beliefs.decay > 0 and self.environments_own_prompts and "prompt_id" not in rows[0]:
-            raise ValueError(
-                f"belief_decay={self._beliefs.decay} with an environment needs a `prompt_id` column: the environment "
-                "adds to the prompt, so the dataset's prompt alone does not tell tasks apart. Add the column, or set "
-                "belief_decay=0."
-            )
+            self._warn(check_decay_without_ids(self._beliefs.decay, self.adaroll.defaults().belief_decay))
+            self._beliefs.decay = 0.0
         keys = [prompt_key(row) for row in rows]
         start = self._from_main(lambda: (self._planner.num_rounds(len(rows)), self._beliefs.fit()))
         rounds, self._beliefs.common = start

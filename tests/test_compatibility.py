@@ -309,6 +309,19 @@ def test_an_environment_with_carried_beliefs_needs_prompt_ids(make, tool_model_d
     assert sum(map(sum, trainer._beliefs.state_dict().values())) == 2 * BUDGET * 0.5
 
 
+def test_an_environment_without_prompt_ids_trains_by_default_and_says_what_is_missing(make, tool_model_dir):
+    defaults = {"utility": None, "rounds": None, "min_rollouts": 2}
+    options = {"trainer_kwargs": {"environment_factory": Adder}, "success_reward": "parity", **defaults}
+    trainer = make(model_dir=tool_model_dir, **options, **TOOLS)
+    ScriptedModel(trainer)
+    with pytest.warns(UserWarning, match="needs a `prompt_id` column.*plain GRPO.*utility='mixed'"):
+        trainer.train()
+    assert len(trainer._beliefs) == 0
+    groups = [log["adaroll/rollouts_per_prompt/max"] for log in trainer.state.log_history if "reward" in log]
+    assert groups
+    assert set(groups) == {GROUP}
+
+
 # Backends
 
 
