@@ -243,6 +243,12 @@ def test_advice_comes_once_with_the_number_the_reason_and_what_to_turn(logged, s
     assert all(words in message for words in says), message
 
 
+def test_advice_under_a_plain_config_names_the_decay_that_holds():
+    plain = SimpleNamespace(**{name: value for name, value in vars(ARGS).items() if name != "belief_decay"})
+    (message,) = advice_after(60, args=plain, adaroll__calibration__ece=0.2)
+    assert "`belief_decay` (now 0.7)" in message
+
+
 def test_advice_waits_for_evidence():
     assert advice_after(12, adaroll__frac_prompts_mixed=0.0) == []  # 192 prompts
     assert len(advice_after(13, adaroll__frac_prompts_mixed=0.0)) == 1

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..config import AdaRollOptions
 from .events import AllocationCallback
 from .round_costs import RoundCosts
 
@@ -155,10 +156,11 @@ class AdviceCallback(AllocationCallback):
         differ = f"beliefs predicted {predicted:.2f} successes per rollout before each batch, and {realised:.2f} came"
         why = "Beliefs decide who gets rollouts, so they go to the wrong prompts"
         if error is not None and error > LARGEST_ECE:
+            decay = getattr(args, "belief_decay", AdaRollOptions().belief_decay)  # a plain GRPOConfig has the default
             yield (
                 "calibration",
                 f"Beliefs disagree with outcomes: their expected calibration error is {error:.2f} ({differ}). {why}. "
-                f"Lower `belief_decay` (now {getattr(args, 'belief_decay', 0):g}), since the policy outgrows old "
+                f"Lower `belief_decay` (now {decay:g}), since the policy outgrows old "
                 "outcomes, or `prior_strength` where the data set gives pass rates.",
             )
         elif abs(predicted - realised) > LARGEST_BIAS:
