@@ -47,8 +47,8 @@ def advice_on_options(options: AdaRollOptions) -> list[str]:
     if (kind.needs_beliefs or one_round) and options.belief_decay == 0 and options.prior_column is None:
         advice.append(
             f"allocator={options.allocator!r}{' with rounds=1' if one_round else ''} tells prompts apart by their "
-            "earlier visits, which belief_decay=0 forgets: every batch will be plain GRPO. Set belief_decay (0.7 is a "
-            "start) and train for more than one epoch, or give the prompts' pass rates in a prior_column."
+            f"earlier visits, which belief_decay=0 forgets: {_groups_of_strangers(options)}. Set belief_decay (0.7 is "
+            "a start) and train for more than one epoch, or give the prompts' pass rates in a prior_column."
         )
     return advice
 
@@ -62,14 +62,27 @@ def advice_on_visits(options: AdaRollOptions, rounds: int, visits: float | None)
         visits (`float`, *optional*): of a prompt over the run, see `expected_visits`; None where that is not known.
     """
     kind = allocator_class(options.allocator)
-    known = kind is None or options.allocator == "uniform" or options.prior_column is not None
-    if known or options.belief_decay == 0 or options.stream_rollouts or rounds > 1 or visits is None or visits > 1:
+    if kind is None or options.allocator == "uniform" or options.prior_column is not None:
         return None
+    if options.belief_decay == 0 or options.stream_rollouts or rounds > 1 or visits is None or visits > 1:
+        return None
+    often = "once" if visits == 1 else f"{visits:.2g} times on average"
+    if options.allocator == "adaroll":
+        within = "rounds=2 or more, or utility='mixed'"
+    else:
+        within = "rounds=2 or more" if kind.reads_rounds else "allocator='adaroll' and utility='mixed'"
     return (
-        f"A prompt comes {visits:.2g} times on average, and with one round only its earlier visits tell it from "
-        "others: groups will be equal, as in GRPO. Train for several epochs (num_train_epochs, max_steps), or decide "
-        "within a batch, with rounds=2 or more, or utility='mixed'."
+        f"A prompt comes {often}, and with one round only its earlier visits tell it from others: "
+        f"{_groups_of_strangers(options)}. Train for several epochs (num_train_epochs, max_steps), or decide within a "
+        f"batch, with {within}."
     )
+
+
+def _groups_of_strangers(options: AdaRollOptions) -> str:
+    """What one round makes of prompts that nothing tells apart."""
+    if options.allocator == "adaroll" and options.utility in ("mass", "std_mass"):
+        return "groups will be unequal, since the utility rewards that, but whose is large says nothing"
+    return "groups will be equal, as in GRPO"
 
 
 def expected_visits(args: Any, prompts: int, rows: int | None) -> float | None:

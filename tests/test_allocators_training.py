@@ -12,6 +12,7 @@ from adaroll_trl.allocators import ALLOCATOR_NAMES, Allocator, make_allocator, s
 from adaroll_trl.config import AdaRollOptions
 from adaroll_trl.option_effects import advice_on_options, advice_on_visits, expected_visits, ignored_options
 from adaroll_trl.planner import RolloutPlanner
+from adaroll_trl.solver import plan_round
 from tests.tiny import RandomCounts, RecordingTrainer, sums_dataset
 
 PUBLISHED = [name for name in ALLOCATOR_NAMES if name not in ("uniform", "adaroll", "adaroll_joint")]
@@ -250,6 +251,22 @@ def test_one_round_for_prompts_that_never_come_back_is_told(options, told):
     assert not told or "A prompt comes 0.5 times on average" in advice
     assert advice_on_visits(chosen, chosen.rounds, None) is None
     assert advice_on_visits(chosen, chosen.rounds, 1.5) is None
+
+
+def test_advice_on_visits_names_what_helps():
+    def advice(visits=1.0, **options):
+        return advice_on_visits(AdaRollOptions(**options), 1, visits)
+
+    assert "A prompt comes once, and" in advice()
+    assert "groups will be equal, as in GRPO" in advice()
+    assert advice().endswith("with rounds=2 or more, or utility='mixed'.")
+    assert advice(allocator="vigor", belief_decay=0.5).endswith("with rounds=2 or more.")
+    assert advice(allocator="cero").endswith("with allocator='adaroll' and utility='mixed'.")
+    alone = {"utility": "mass", "rounds": 1}
+    assert "groups will be unequal" in advice(**alone, belief_decay=0.5)
+    assert "groups will be unequal" in advice_on_options(AdaRollOptions(**alone))[0]
+    counts = plan_round([0] * 8, [0] * 8, 64, 1, "mass", min_rollouts=2, max_rollouts=32)
+    assert counts.max() > counts.min()
 
 
 def test_visits_of_a_prompt(tmp_path):
