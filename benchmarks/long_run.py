@@ -42,7 +42,13 @@ from adaroll_trl.solver.index import IndexTable
 from adaroll_trl.solver.round_tables import RoundTables
 
 RESULTS = Path(__file__).parent / "results" / "long_run.json"
-OURS = {"rounds": 3, "min_rollouts": 1, "belief_decay": 0.5, "prior_source": "empirical_bayes"}
+OURS = {
+    "utility": "mixed",
+    "rounds": 3,
+    "min_rollouts": 1,
+    "belief_decay": 0.5,
+    "prior_source": "empirical_bayes",
+}
 ARMS: dict[str, dict[str, Any] | None] = {"GRPO": None, "AdaRoll-GRPO, 3 rounds, carried beliefs": OURS}
 
 

@@ -79,7 +79,7 @@ def count(counter: Counter, rounds: int | None, folder: str) -> tuple[int, int]:
         reward_funcs=last_digit,
         train_dataset=Dataset.from_list(builtin_problems(64, 0, seed=0).rows()),
         args=config(
-            **({} if rounds is None else {"rounds": rounds, "min_rollouts": 1}),
+            **({} if rounds is None else {"utility": "mixed", "rounds": rounds, "min_rollouts": 1}),
             output_dir=folder,
             num_generations=8,
             per_device_train_batch_size=128 // int(os.environ["WORLD_SIZE"]),

@@ -36,9 +36,9 @@ BUDGET = PROMPTS * GENERATIONS
 MEAN_LENGTH, LONGEST = 24, 128  # tokens of a random model's completion: the mean if there were no cut, and the cut
 ARMS: dict[str, dict[str, Any] | None] = {
     "GRPO": None,
-    "2 rounds": {"rounds": 2},
-    "4 rounds": {"rounds": 4},
-    "stream": {"stream_rollouts": True},
+    "2 rounds": {"utility": "mixed", "rounds": 2},
+    "4 rounds": {"utility": "mixed", "rounds": 4},
+    "stream": {"utility": "mixed", "stream_rollouts": True},
 }
 BATCHES = 5  # of each arm in the check
 LARGEST_COST = 1.5  # of a stream in GRPO's engine steps, by the check: 1.0 to 1.1 is usual, and 4 batches vary by 0.1
