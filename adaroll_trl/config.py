@@ -39,6 +39,10 @@ class AdaRollOptions:
     They are apart from `AdaRollGRPOConfig` so that they mix into the config of any GRPOTrainer subclass. A trainer
     whose config lacks them takes the defaults.
 
+    `utility`, `rounds`, `belief_decay` and `prompt_weighting` are None where they are left open, and get their values
+    when the config is made. They stay as they are where `utility` or `allocator` is changed in a config that is made
+    already; one that is set to None then is chosen anew when the trainer is made.
+
     ```python
     @dataclass
     class MyConfig(AdaRollOptions, GMPOConfig): ...
@@ -299,7 +303,7 @@ class AdaRollGRPOConfig(AdaRollOptions, GRPOConfig):
     Example:
 
     ```python
-    args = AdaRollGRPOConfig(output_dir="out", num_generations=8, steps_per_generation=8, rounds=4)
+    args = AdaRollGRPOConfig(output_dir="out", num_generations=8, steps_per_generation=8)
     ```
     """
 
