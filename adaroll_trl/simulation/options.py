@@ -136,7 +136,7 @@ def make_simulate_parser() -> argparse.ArgumentParser:
         help="of a stream's completions, which decide the order in which they end: all alike, with tails, by a "
         "prompt's difficulty or by success (default: even)",
     )
-    parser.add_argument("--utility", nargs="+", default=["mixed"], help=f"{_UTILITY}; several (default: mixed)")
+    parser.add_argument("--utility", nargs="+", default=["mixed"], help=f"{_UTILITY}; several {_NOT_THE_TRAINERS}")
     parser.add_argument("--kappa", type=_kappa, nargs="+", help=f"{_KAPPA}; several (default: 2)")
     _add_carried(parser, [0, 8])
     _add_play(parser, 1000)
@@ -162,7 +162,7 @@ def make_plan_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=_whole(1), nargs="+", default=[2, 4], help="generation rounds (default: 2 4)")
     parser.add_argument(
-        "--utility", default="mixed", help=f"{_UTILITY}, which the allocator maximises (default: mixed)"
+        "--utility", default="mixed", help=f"{_UTILITY}, which the allocator maximises {_NOT_THE_TRAINERS}"
     )
     parser.add_argument("--kappa", type=_kappa, help=f"{_KAPPA} (default: 2)")
     _add_carried(parser, [0])
@@ -171,6 +171,7 @@ def make_plan_parser() -> argparse.ArgumentParser:
 
 
 _UTILITY = f"{', '.join(UTILITY_NAMES)}, or package.module:function of your own"
+_NOT_THE_TRAINERS = "(default: mixed, to decide within a batch; the trainer's is progress, with --rounds 1)"
 _KAPPA = "of --utility progress: the noise of one rollout against the spread between prompts"
 
 
