@@ -63,6 +63,7 @@ def _curves(axes: Any, cells: Cells, regime: str, colours: dict[str, Any]) -> No
 
 def _ends(axes: Any, cells: Cells, regime: str, colours: dict[str, Any]) -> None:
     found = {arm: difference(cells, regime, arm, "", final) for arm in arms_of(cells, regime)}
+    found = {arm: one for arm, one in found.items() if one.seeds}
     arms = sorted(found, key=lambda arm: found[arm].mean)
     axes.axvline(0, color="black", linewidth=1)
     axes.set_xlabel("at the end: less GRPO's, points")
