@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import __version__
+from .config import AdaRollOptions
 
 PAPER_TITLE = "Bayes-Adaptive MDPs for Rollout Allocation to Enhance GRPO Training"
 PAPER_CITATION = textwrap.dedent("""\
@@ -29,19 +30,23 @@ _METHOD = (
     f'AdaRoll-GRPO, a method introduced in "{PAPER_TITLE}" (October 2026), gives each prompt of a batch as many '
     "rollouts as its rewards so far call for, at the same total. It is implemented in adaroll_trl, a plugin for TRL."
 )
+_SHOWN = ("allocator", "utility", "rounds", "stream_rollouts", "belief_decay", "prompt_weighting")
 
 
-def complete_model_card(path: Path, citations: Sequence[tuple[str, str]]) -> None:
+def complete_model_card(path: Path, citations: Sequence[tuple[str, str]], options: AdaRollOptions) -> None:
     """Add to the model card at `path`; what it holds already is not added twice.
 
     Args:
         path (`Path`): a README.md as TRL's trainers write it.
         citations (sequence of pairs): a name and a BibTeX entry each, besides those of the paper and this library.
+        options (`AdaRollOptions`): of the run; the card names those that say how rollouts were allocated.
     """
     card = path.read_text(encoding="utf-8")
     if _METHOD in card:
         return
-    card = _before(card, "### Framework versions\n", f"{_METHOD}\n\n")
+    chosen = ", ".join(f"`{name}={getattr(options, name)!r}`" for name in _SHOWN)
+    told = f"{_METHOD} This run had {chosen}; the paper's setting, as that library reads it, has `utility='mixed'`."
+    card = _before(card, "### Framework versions\n", f"{told}\n\n")
     card = _after(card, "### Framework versions\n\n", f"- adaroll_trl: {__version__}\n")
     for name, entry in (("AdaRoll-GRPO", PAPER_CITATION), *citations, ("adaroll_trl", LIBRARY_CITATION)):
         if entry.strip() not in card:

@@ -398,7 +398,7 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
             grpo = ("GRPO", GRPOTrainer._paper["citation"])
-            complete_model_card(Path(self.args.output_dir) / "README.md", [grpo])
+            complete_model_card(Path(self.args.output_dir) / "README.md", [grpo], self.adaroll)
 
     def _lasting_parts(self) -> dict[str, Lasting]:
         parts: dict[str, Lasting | None] = {

@@ -14,6 +14,7 @@ from trl import GRPOTrainer
 
 import adaroll_trl
 from adaroll_trl import AdaRollGRPOTrainer, AdaRollMixin
+from adaroll_trl.config import AdaRollOptions
 from adaroll_trl.model_card import complete_model_card
 
 TITLE = "Bayes-Adaptive MDPs for Rollout Allocation to Enhance GRPO Training"
@@ -31,6 +32,14 @@ def test_it_names_the_method_and_the_paper(card):
     assert "This model was trained with AdaRoll-GRPO." in text
     assert f'AdaRoll-GRPO, a method introduced in "{TITLE}" (October 2026)' in text
     assert "implemented in adaroll_trl" in text
+
+
+def test_it_says_how_rollouts_were_allocated(build, tmp_path):
+    build(AdaRollGRPOTrainer, utility=None, rounds=2).create_model_card(model_name="tiny")
+    text = (tmp_path / "README.md").read_text()
+    for part in ("`utility='progress'`", "`rounds=2`", "`belief_decay=0.7`", "`prompt_weighting='prompt'`"):
+        assert part in text
+    assert "the paper's setting, as that library reads it, has `utility='mixed'`" in text
 
 
 def test_it_cites_the_paper_grpo_this_library_and_trl(card):
@@ -113,7 +122,7 @@ def test_a_trainer_over_another_method_keeps_that_methods_card(build, tmp_path):
 
 
 def test_a_card_that_is_written_twice_says_it_once(card, tmp_path):
-    complete_model_card(tmp_path / "README.md", [])
+    complete_model_card(tmp_path / "README.md", [], AdaRollOptions())
     again = (tmp_path / "README.md").read_text()
     assert again.count("@software{adaroll_trl") == again.count("@article{adaroll2026") == 1
     assert again == card
@@ -121,7 +130,7 @@ def test_a_card_that_is_written_twice_says_it_once(card, tmp_path):
 
 def test_a_card_of_another_template_gets_everything_at_its_end(tmp_path):
     (tmp_path / "README.md").write_text("# A model\n")
-    complete_model_card(tmp_path / "README.md", [])
+    complete_model_card(tmp_path / "README.md", [], AdaRollOptions())
     text = (tmp_path / "README.md").read_text()
     assert text.startswith("# A model\n")
     assert all(part in text for part in (TITLE, "@article{adaroll2026", "@software{adaroll_trl", "- adaroll_trl: "))
