@@ -156,6 +156,16 @@ def test_the_plan_says_what_the_prior_will_become(plan_of, tmp_path):
         plan_of(**own, prior_column="level")
 
 
+def test_the_plan_says_that_it_is_for_first_visits(plan_of):
+    def said(**options):
+        notes = plan_of(utility=None, max_steps=-1, **options).notes
+        return [word for word in ("come for the first time", "A prompt comes once") if word in " ".join(notes)]
+
+    assert said(num_train_epochs=3) == ["come for the first time"]
+    assert said(num_train_epochs=1) == ["A prompt comes once"]
+    assert said(num_train_epochs=1, belief_decay=0.0, rounds=2) == []
+
+
 def test_a_batch_with_nothing_to_decide_is_noted_and_too_few_rows_refused(plan_of):
     plan = plan_of("--steps_per_generation", "1")
     assert plan.allocation.allocator == "uniform"

@@ -86,12 +86,12 @@ def make_plan(run: Run) -> TrainingPlan:
         MemoryError: if the allocator's tables cannot fit.
     """
     config, script, model = run.config, run.script, run.model
+    options = options_of(config)
     notes = [run.missing] if run.missing else []
     if script.trainer == "adaroll":
-        notes += advice_on_options(options_of(config))
+        notes += advice_on_options(options)
     rows = _rows(run.train_dataset)
     batch = _batch(config, rows)
-    options = options_of(config)
     allocation = None
     if script.trainer == "adaroll":
         with python_warnings.catch_warnings(record=True) as caught:
@@ -103,6 +103,12 @@ def make_plan(run: Run) -> TrainingPlan:
         visits = expected_visits(config, batch.prompts, rows)
         if advice := advice_on_visits(options, allocation.rounds, visits):
             notes.append(advice)
+        elif options.belief_decay > 0 and allocation.allocator != "uniform":
+            notes.append(
+                "The plan is for prompts that come for the first time. With "
+                f"belief_decay={options.belief_decay:g} their outcomes decide later visits too: `adaroll plan` and "
+                "`adaroll simulate` show that with --carried."
+            )
         notes += [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
     memory = None
     try:
