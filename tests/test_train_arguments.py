@@ -130,9 +130,9 @@ def test_a_dry_run_counts_processes_that_are_not_there(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--trainer", "grpo", "--rounds", "2"], "rounds=2 has no effect with trainer='grpo'.*--rounds 4"),
+        (["--trainer", "grpo", "--rounds", "2"], "rounds=2 has no effect with trainer='grpo'.*--rounds 1"),
         (["--trainer", "grpo", "--allocator", "uniform"], "allocator='uniform' has no effect with trainer='grpo'"),
-        (["--kappa", "3"], "No effect with allocator='adaroll' and utility='mixed': kappa=3.0"),
+        (["--utility", "mixed", "--kappa", "3"], "No effect with allocator='adaroll' and utility='mixed': kappa=3.0"),
         (["--prompt_column", "q"], "prompt_column='q' has no effect with task='arithmetic'"),
         (["--verifier", "number"], "verifier='number' has no effect with task='arithmetic'"),
         (["--dataset_streaming"], "dataset_streaming=True has no effect here"),
