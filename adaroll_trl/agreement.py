@@ -7,6 +7,8 @@ from typing import Any
 
 from accelerate.utils import gather_object
 
+from .checks import number_of_rows
+
 
 def check_agreement(trainer: Any) -> None:
     """Raise on every process if they do not all have the same reward functions, options and sizes.
@@ -19,7 +21,6 @@ def check_agreement(trainer: Any) -> None:
     """
     if trainer.accelerator.num_processes == 1:
         return
-    dataset = trainer.train_dataset
     mine = {
         "reward_funcs": trainer.reward_func_names,
         "reward_weights": trainer.reward_weights.tolist(),
@@ -27,7 +28,7 @@ def check_agreement(trainer: Any) -> None:
         "steps_per_generation": trainer.args.steps_per_generation,
         "per_device_train_batch_size": trainer.args.per_device_train_batch_size,
         "scale_rewards": trainer.scale_rewards,
-        "rows of train_dataset": len(dataset) if hasattr(dataset, "__len__") else None,
+        "rows of train_dataset": number_of_rows(trainer.train_dataset),
         **asdict(trainer.adaroll),
     }
     del mine["table_cache_dir"]  # the main process's alone

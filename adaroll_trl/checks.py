@@ -92,11 +92,17 @@ def check_trainer(trainer: Any) -> None:
     _check_tools(trainer)
 
 
+def number_of_rows(dataset: Any) -> int | None:
+    """How many rows a data set has; None where one cannot tell, as of a stream, or there is none."""
+    return len(dataset) if hasattr(dataset, "__len__") else None
+
+
 def check_dataset(dataset: Any, num_prompts: int, environments_own_prompts: bool) -> None:
     """Refuse a data set that no generation batch can be made of: TRL's sampler would end the run without a step."""
-    if hasattr(dataset, "__len__") and len(dataset) < num_prompts:
+    rows = number_of_rows(dataset)
+    if rows is not None and rows < num_prompts:
         raise ValueError(
-            f"train_dataset has {len(dataset)} rows, fewer than the {num_prompts} prompts of a generation batch: not "
+            f"train_dataset has {rows} rows, fewer than the {num_prompts} prompts of a generation batch: not "
             "one step could be taken. Add rows, or lower steps_per_generation or per_device_train_batch_size."
         )
     columns = _known_columns(dataset)

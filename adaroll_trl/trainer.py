@@ -47,6 +47,7 @@ from .checks import (
     check_trainer,
     check_unbiased,
     explain_batch_size,
+    number_of_rows,
     warn_if_trl_changed,
 )
 from .config import options_of
@@ -120,8 +121,7 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
         prompts = self.args.generation_batch_size // group
         self._planner = RolloutPlanner(options, prompts, group, world, self._warn)
         check_dataset(self.train_dataset, prompts, self.environments_own_prompts)
-        rows = len(self.train_dataset) if hasattr(self.train_dataset, "__len__") else None
-        visits = expected_visits(self.args, prompts, rows)
+        visits = expected_visits(self.args, prompts, number_of_rows(self.train_dataset))
         if advice := advice_on_visits(options, self._planner.num_rounds(prompts), visits):
             self._warn(advice)
         prior = (options.prior_alpha, options.prior_beta)

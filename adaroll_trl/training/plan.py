@@ -6,9 +6,8 @@ import warnings as python_warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
-from ..checks import check_prior_column, explain_batch_size
+from ..checks import check_prior_column, explain_batch_size, number_of_rows
 from ..config import AdaRollGRPOConfig, AdaRollOptions, options_of
 from ..option_effects import advice_on_options, advice_on_visits, expected_visits
 from ..tasks.sources import first_line
@@ -90,7 +89,7 @@ def make_plan(run: Run) -> TrainingPlan:
     notes = [run.missing] if run.missing else []
     if script.trainer == "adaroll":
         notes += advice_on_options(options)
-    rows = _rows(run.train_dataset)
+    rows = number_of_rows(run.train_dataset)
     batch = _batch(config, rows)
     allocation = None
     if script.trainer == "adaroll":
@@ -123,7 +122,7 @@ def make_plan(run: Run) -> TrainingPlan:
         model=str(model.model_name_or_path),
         data=_describe_data(run),
         rows=rows,
-        eval_rows=_rows(run.eval_dataset),
+        eval_rows=number_of_rows(run.eval_dataset),
         rewards=tuple(map(reward_name, run.rewards)),
         weights=tuple(config.reward_weights or [1.0] * len(run.rewards)),
         success=run.success,
@@ -150,10 +149,6 @@ def _of_prior(options: AdaRollOptions) -> Iterator[str]:
             f"The plan is for the first batch: from there on the prior is fitted to outcomes, and moves away from "
             f"Beta({options.prior_alpha:g}, {options.prior_beta:g})."
         )
-
-
-def _rows(data: Any) -> int | None:
-    return len(data) if hasattr(data, "__len__") else None
 
 
 def _batch(config: AdaRollGRPOConfig, rows: int | None) -> BatchPlan:
