@@ -66,6 +66,22 @@ def test_a_config_of_ones_own_chooses_too_and_keeps_its_own_checks(tmp_path):
         Own(output_dir=str(tmp_path), use_cpu=True, bf16=False, per_device_train_batch_size=3)
 
 
+def test_what_is_none_in_a_config_that_is_made_is_chosen_anew(tmp_path):
+    @dataclass
+    class Apart(AdaRollOptions, GRPOConfig):
+        def __post_init__(self):
+            GRPOConfig.__post_init__(self)
+
+    apart = Apart(output_dir=str(tmp_path), use_cpu=True, bf16=False)
+    assert apart.utility is None
+    assert options_of(apart) == AdaRollOptions()
+    args = config(tmp_path)
+    args.utility = "mixed"
+    assert options_of(args).rounds == 1  # as it was chosen for progress
+    args.rounds = args.belief_decay = args.prompt_weighting = None
+    assert options_of(args) == AdaRollOptions(utility="mixed")
+
+
 def test_the_command_line_sets_every_field(tmp_path):
     parser = HfArgumentParser(AdaRollGRPOConfig)
     line = f"--output_dir {tmp_path} --use_cpu --bf16 false --rounds 3 --belief_decay 0.5 --max_rollouts 20 "
