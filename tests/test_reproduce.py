@@ -263,7 +263,7 @@ def test_all_arms_of_table_3_train_on_the_same_prompts_as_often_and_differ_in_al
 
 def test_prompts_that_come_back_have_a_table_without_the_paper(out, capsys):
     assert main(ROOT, ["--tiny", *one_cell_of(out), "--max_steps", "1", "--table", "3"]) == 0
-    rows = table_of(out, 3)
+    rows = [row for row in table_of(out, 3) if row["model"] == LLAMA]  # another test has cells of another model
     assert [row["method"] for row in rows] == list(TABLES[3][1])
     assert {row["state"] for row in rows} == {"done"}
     assert {(row["paper"], row["paper_gain"]) for row in rows} == {("", "")}
