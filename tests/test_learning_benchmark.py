@@ -179,6 +179,13 @@ def test_a_verdict_is_given_for_complete_tables_and_against_the_right_grpo(bench
     assert "`good` in H (min1): final pass@1 +14.1" in text  # GRPO does not know a minimum
     assert "(G4)" not in text  # its fourth run is missing
     assert "`fell`" not in text
+    again = [("H", "grpo", "confirm"), ("H", "good", "confirm")]
+    monkeypatch.setattr(bench.planned, "_PLANNED", dict.fromkeys([*base, *changed, *again]))
+    both = cells | {again[0]: runs(*"4444"), again[1]: runs(*"4543")}
+    last = "\n".join(bench.verdict.verdict(both)).split("nothing was chosen (all of it")[1]
+    assert last.count("\n- ") == 1
+    assert "`good` in H (confirm): final pass@1 +0.0 (p 1.0000, after Holm 1.000)" in last  # a family of its own
+    assert f"after Holm {6 * p:.3f}" in "\n".join(bench.verdict.verdict(both))
     cells["H", "good", "G4"] = runs(*"3434")
     assert "`good` in H (G4): final pass@1 +6.2" in "\n".join(bench.verdict.verdict(cells))
     fallen = [line for line in bench.verdict.fallen(cells) if line.startswith("| H")]
