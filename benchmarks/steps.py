@@ -120,10 +120,8 @@ def build_trainer(case: dict[str, Any], rounds: int | None, folder: str, stopwat
     if rounds is None:
         trainer_class, args = GRPOTrainer, GRPOConfig(**arguments)
     else:
-        trainer_class, args = (
-            AdaRollGRPOTrainer,
-            AdaRollGRPOConfig(**arguments, utility="mixed", rounds=rounds, min_rollouts=1),
-        )
+        options = {"utility": "mixed", "rounds": rounds, "min_rollouts": 1}
+        trainer_class, args = AdaRollGRPOTrainer, AdaRollGRPOConfig(**arguments, **options)
     trainer = trainer_class(
         model=case["model"],
         processing_class=case["tokenizer"],

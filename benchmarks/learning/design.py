@@ -14,6 +14,7 @@ SEEDS = tuple(range(8))
 CONFIRM = "confirm"  # the factor of cells that are run again
 _CONFIRM_SEEDS = tuple(range(8, 16))  # on which nothing was chosen
 FRESH, REPEATED = ("H", "U", "HH"), ("HR", "UR")
+RETURNING = ("HHR", *REPEATED)  # all whose prompts come back
 KAPPA = 2.0  # measured before the first run, and anew since: see PLAN.md and docs/results/learning/kappa.json
 _CARRY = {"belief_decay": 0.7, "min_rollouts": 0}
 _PROGRESS = {"utility": "progress", "kappa": KAPPA, "prompt_weighting": "progress", "scale_rewards": "none"}
@@ -122,12 +123,12 @@ STAGES: dict[str, list[Cell]] = {
     ],
     "later": [
         *(Cell("HHR", arm, options) for arm, options in CONTROL_ARMS.items()),
-        *(Cell(regime, arm, options) for regime in ("HHR", "HR", "UR") for arm, options in LATER_ARMS.items()),
+        *(Cell(regime, arm, options) for regime in RETURNING for arm, options in LATER_ARMS.items()),
     ],
-    # With fresh prompts `carry-progress` is equal groups with its weights: what it would do there as the default
+    # Candidates for the default, and what `carry-progress` is with fresh prompts: equal groups with its weights
     "default": [
-        *(Cell(regime, "carry-progress-prompt", PROMPT_ALIKE) for regime in ("HHR", *REPEATED)),
-        *(Cell(regime, "carry-progress-prompt-min2", DEFAULT) for regime in ("HHR", *REPEATED)),
+        *(Cell(regime, "carry-progress-prompt", PROMPT_ALIKE) for regime in RETURNING),
+        *(Cell(regime, "carry-progress-prompt-min2", DEFAULT) for regime in RETURNING),
         *(
             Cell(regime, "grpo-progress-weights", CONTROL_ARMS["grpo-progress-weights"])
             for regime in (*FRESH, *REPEATED)
@@ -135,7 +136,7 @@ STAGES: dict[str, list[Cell]] = {
     ],
     CONFIRM: [
         Cell(regime, arm, options, factor=CONFIRM)
-        for regime in ("HHR", *REPEATED)
+        for regime in RETURNING
         for arm, options in (("grpo", GRPO), ("carry-progress-prompt-min2", DEFAULT))
     ],
     "factors": [

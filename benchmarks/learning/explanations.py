@@ -51,11 +51,8 @@ def weights(cells: Cells) -> Iterator[str]:
         grpo = {seed: weight_by_level(run) for seed, run in cells.get((regime, GRPO, ""), {}).items()}
         rows = []
         for arm in arms_of(cells, regime):
-            ratios = [
-                [weight_by_level(run)[length] / grpo[seed][length] for length in lengths]
-                for seed, run in cells[regime, arm, ""].items()
-                if seed in grpo
-            ]
+            own = {seed: weight_by_level(run) for seed, run in cells[regime, arm, ""].items() if seed in grpo}
+            ratios = [[found[length] / grpo[seed][length] for length in lengths] for seed, found in own.items()]
             rows.append(
                 [f"{regime} `{arm}`", *(f"{ratio:.2f}" for ratio in np.mean(ratios, axis=0))] if ratios else [arm]
             )

@@ -103,8 +103,6 @@ def group_sums(run: Run) -> dict[str, float]:
         "rollouts with signal": float(columns["rollouts_in_mixed"].sum() / columns["rollouts"].sum()),
         "effective rollouts": float(run["effective_rollouts"]),
         "gradient norm": float(np.mean(run["grad_norm"])),
-        "step seconds": float(run["step_seconds"]),
-        "processor seconds": float(run["cpu_seconds"]),
     }
 
 
