@@ -14,8 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from .config import AdaRollOptions
 from .files import write_json
 from .run_folder import LOG_FILE, STATE_FILE, checkpoints_in
+from .settings_file import SETTINGS_FILE, plain
 
 
 def save_state(folder: str, state: dict[str, Any]) -> None:
@@ -60,6 +62,30 @@ def naming_state_file(folder: str) -> Iterator[None]:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         text = str(error) if isinstance(error, ValueError) else repr(error)
         raise ValueError(f"{os.path.join(folder, STATE_FILE)} cannot be used: {text}") from error
+
+
+def changed_options(folder: str, options: AdaRollOptions) -> str | None:
+    """What to know where a checkpoint was made with other options; None where it was not, or nobody can tell.
+
+    Not every change is the user's: an option that is left open follows the library's defaults, which may have changed.
+
+    Args:
+        folder (path): the checkpoint, with the `training_args.json` of its run.
+        options (`AdaRollOptions`): of the run that goes on from it.
+    """
+    try:
+        saved = json.loads((Path(folder) / SETTINGS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(saved, dict):
+        return None
+    # The folder of tables changes nothing in what is decided
+    present = {name: plain(value) for name, value in vars(options).items() if name != "table_cache_dir"}
+    changed = [name for name, value in present.items() if name in saved and saved[name] != value]
+    if not changed:
+        return None
+    before, now = (", ".join(f"{name}={of[name]!r:.100}" for name in changed) for of in (saved, present))
+    return f"{folder} was saved with {before}. This run goes on with {now}; to go on as before, set the former."
 
 
 def is_complete(folder: str | os.PathLike[str]) -> bool:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .checkpoint import checkpoint_to_resume, load_state, naming_state_file, save_state
+from .checkpoint import changed_options, checkpoint_to_resume, load_state, naming_state_file, save_state
 from .run_folder import CHECKPOINT_PREFIX, STATE_FILE
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class ResumingMixin(_Base):
 
     def _restore(self, checkpoint: str) -> None:
         state = self._from_main(lambda: load_state(checkpoint))  # the folder may be on one machine only
+        if changed := self._from_main(lambda: changed_options(checkpoint, self.adaroll)):
+            self._warn(changed)
         parts = self._lasting_parts()
         if state is None:
             if self.adaroll.belief_decay > 0 or parts["allocator"].state_dict():

@@ -561,6 +561,28 @@ def test_a_checkpoint_goes_back_to_grpo_and_a_grpo_checkpoint_comes_here(build, 
     assert here.state.global_step == 9
 
 
+def test_a_checkpoint_of_other_options_says_which_they_were(build, tmp_path):
+    options = {"allocator": "adaroll", "save_strategy": "steps", "save_steps": 3, "max_steps": 3}
+    unequal(build, RandomCounts(2), **options).train()  # utility "mixed" by tests.tiny
+    checkpoint = str(tmp_path / "checkpoint-3")
+    with warnings.catch_warnings(record=True) as same:
+        warnings.simplefilter("always")
+        unequal(build, RandomCounts(2), table_cache_dir=str(tmp_path), **options)._restore(checkpoint)
+    assert not [str(one.message) for one in same if "was saved with" in str(one.message)]
+    other = unequal(build, RandomCounts(2), utility=None, **options)
+    with pytest.warns(UserWarning, match=r"saved with .*utility='mixed'.* goes on with .*utility='progress'") as found:
+        other._restore(checkpoint)
+    (message,) = (str(one.message) for one in found if "was saved with" in str(one.message))
+    assert "rounds=4" in message
+    assert "rounds=1" in message
+    assert "min_rollouts" not in message
+    (tmp_path / "checkpoint-3" / "training_args.json").write_text("[1]")
+    with warnings.catch_warnings(record=True) as unknown:
+        warnings.simplefilter("always")
+        other._restore(checkpoint)
+    assert not [str(one.message) for one in unknown if "was saved with" in str(one.message)]
+
+
 def test_a_damaged_state_file_is_named(build, tmp_path):
     options = {"save_strategy": "steps", "save_steps": 3, "max_steps": 3}
     unequal(build, RandomCounts(2), belief_decay=1.0, **options).train()
