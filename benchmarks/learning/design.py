@@ -80,7 +80,12 @@ PROMPT_ALIKE: dict[str, Any] = {
     "rounds": 1,
 }
 DEFAULT: dict[str, Any] = {**PROMPT_ALIKE, "min_rollouts": 2}
-BEST = ("cero", "carry-progress", "vip")  # by mean area under the curve over HR, UR and HHR
+# By mean area under the curve over HR, UR and HHR: the seventh amendment
+BEST: dict[str, dict[str, Any]] = {
+    "carry-progress-prompt-min2": DEFAULT,
+    "cero": REPEATED_ARMS["cero"],
+    "carry-progress": REPEATED_ARMS["carry-progress"],
+}
 _MANY: dict[str, Any] = {"prompts": 128, "steps": 50, "learning_rate": 5e-4, "factor": "P128"}
 
 
@@ -140,7 +145,10 @@ STAGES: dict[str, list[Cell]] = {
         for arm, options in (("grpo", GRPO), ("carry-progress-prompt-min2", DEFAULT))
     ],
     "factors": [
-        *one_factor("HHR", {arm: REPEATED_ARMS[arm] for arm in BEST}),
-        Cell("HHR", "carry-progress", {**REPEATED_ARMS["carry-progress"], "rounds": 4}, factor="rounds4"),
+        *one_factor("HHR", BEST),
+        *(
+            Cell("HHR", "carry-progress-prompt-min2", {**DEFAULT, "rounds": rounds}, factor=f"rounds{rounds}")
+            for rounds in (2, 4)
+        ),
     ],
 }
