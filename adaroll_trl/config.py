@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from trl import GRPOConfig
 
@@ -23,13 +23,18 @@ __all__ = ["AdaRollGRPOConfig", "AdaRollOptions"]
 
 # Fields that are left open: the paper's reading, and what goes with deciding by earlier visits of a prompt, before the
 # first reward. docs/results.md has the evidence for both.
-_WITHIN_A_BATCH: Mapping[str, Any] = {
-    "rounds": 4,
-    "belief_decay": 0.0,
-    "prompt_weighting": "rollout",
-}
-_BY_EARLIER_VISITS = {"rounds": 1, "belief_decay": 0.7, "prompt_weighting": "prompt"}
+WITHIN_A_BATCH: Mapping[str, Any] = {"rounds": 4, "belief_decay": 0.0, "prompt_weighting": "rollout"}
+BY_EARLIER_VISITS: Mapping[str, Any] = {"rounds": 1, "belief_decay": 0.7, "prompt_weighting": "prompt"}
 PROMPT_WEIGHTINGS = ("rollout", "prompt", "uniform", "unbiased", "progress")
+
+if TYPE_CHECKING:  # never None once a config is made
+    OpenText = str
+    OpenInt = int
+    OpenFloat = float
+else:  # what a parser goes by
+    OpenText = str | None
+    OpenInt = int | None
+    OpenFloat = float | None
 
 
 @dataclass
@@ -41,7 +46,8 @@ class AdaRollOptions:
 
     `utility`, `rounds`, `belief_decay` and `prompt_weighting` are None where they are left open, and get their values
     when the config is made. They stay as they are where `utility` or `allocator` is changed in a config that is made
-    already; one that is set to None then is chosen anew when the trainer is made.
+    already, and the trainer warns where they then go with another way to decide; one that is set to None is chosen
+    anew when the trainer is made.
 
     ```python
     @dataclass
@@ -65,7 +71,7 @@ class AdaRollOptions:
             "'{\"mode\": \"pos\"}' for allocator='reinforce_ada'. A class of your own gets them as keyword arguments."
         },
     )
-    utility: str = field(  # never None once made
+    utility: OpenText = field(
         default=None,  # type: ignore[assignment]
         metadata={
             "help": "What a group with s successes and f failures is worth: 'mixed', 'variance', 'std', 'mass', "
@@ -73,12 +79,13 @@ class AdaRollOptions:
             "None is 'progress' for allocator='adaroll', and 'mixed' for the others."
         },
     )
-    rounds: int = field(  # never None once made
+    rounds: OpenInt = field(
         default=None,  # type: ignore[assignment]
         metadata={
             "help": "Generation rounds per generation batch. More rounds adapt better, and each one waits for its "
             "longest completion. 1 decides everything from the beliefs before the first rollout. None is 1 where "
-            "earlier visits of a prompt decide (utility 'progress'; allocators 'cero', 'vip', 'knapsack'), else 4."
+            "earlier visits of a prompt decide (allocator 'adaroll' with utility 'progress'; allocators 'cero', "
+            "'vip', 'knapsack'), else 4."
         },
     )
     stream_rollouts: bool = field(
@@ -163,7 +170,7 @@ class AdaRollOptions:
         default=4,
         metadata={"help": "Only for allocator='adaroll_joint': prompts per exact table. Its size grows steeply."},
     )
-    belief_decay: float = field(  # never None once made
+    belief_decay: OpenFloat = field(
         default=None,  # type: ignore[assignment]
         metadata={
             "help": "What a prompt's outcomes count for at its next visit, per visit: 0 forgets them, 1 keeps them "
@@ -184,7 +191,7 @@ class AdaRollOptions:
             "if the rewards do not look binary around it."
         },
     )
-    prompt_weighting: str = field(  # never None once made
+    prompt_weighting: OpenText = field(
         default=None,  # type: ignore[assignment]
         metadata={
             "help": "'rollout': a prompt weighs as much as its rollouts, as in TRL's loss. 'prompt': as any other "
@@ -205,11 +212,14 @@ class AdaRollOptions:
 
     def _choose_open(self) -> None:
         """What is left open is chosen by the allocator and the utility."""
+        for name in ("utility", "prompt_weighting"):  # of a command line: TRL's parser keeps the word in texts
+            if str(getattr(self, name)).lower() in ("none", "null"):
+                setattr(self, name, None)
         if self.utility is None:
             self.utility = "progress" if self.allocator == "adaroll" else "mixed"
         kind = allocator_class(self.allocator) if isinstance(self.allocator, str) else None
         by_visits = (self.allocator, self.utility) == ("adaroll", "progress") or (kind and kind.needs_beliefs)
-        for name, value in (_BY_EARLIER_VISITS if by_visits else _WITHIN_A_BATCH).items():
+        for name, value in (BY_EARLIER_VISITS if by_visits else WITHIN_A_BATCH).items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .allocators import allocator_class, maximises_utility
-from .config import AdaRollOptions
+from .config import BY_EARLIER_VISITS, WITHIN_A_BATCH, AdaRollOptions
+
+# A prompt's second and third rollouts may be worth more than its first: without a minimum some prompts then get none
+_CONVEX_AT_FIRST = ("progress", "balanced")
 
 
 def ignored_options(options: AdaRollOptions) -> str | None:
@@ -43,6 +46,8 @@ def advice_on_options(options: AdaRollOptions) -> list[str]:
         advice.append(
             f"utility={options.utility!r} is only measured: allocator={options.allocator!r} has an aim of its own."
         )
+    if left_over := _left_over(options):
+        return [*advice, left_over]  # what else there is to say follows from it
     one_round = options.allocator == "adaroll" and options.rounds == 1 and not options.stream_rollouts
     if (kind.needs_beliefs or one_round) and options.belief_decay == 0 and options.prior_column is None:
         advice.append(
@@ -51,6 +56,25 @@ def advice_on_options(options: AdaRollOptions) -> list[str]:
             "a start) and train for more than one epoch, or give the prompts' pass rates in a prior_column."
         )
     return advice
+
+
+def _left_over(options: AdaRollOptions) -> str | None:
+    """Where the fields that follow who decides are, all three, the defaults of the other way to decide.
+
+    So it is where `utility` or `allocator` is changed in a config that is made, in `dataclasses.replace`, or over a
+    recipe that writes its defaults out.
+    """
+    defaults = options.defaults()
+    here, chosen = ({name: getattr(of, name) for name in WITHIN_A_BATCH} for of in (options, defaults))
+    if options.allocator == "uniform" or here == chosen or here not in (WITHIN_A_BATCH, BY_EARLIER_VISITS):
+        return None
+    found, wanted = (", ".join(f"{name}={value!r}" for name, value in of.items()) for of in (here, chosen))
+    other = "by earlier visits of a prompt" if here == BY_EARLIER_VISITS else "within a batch"
+    return (
+        f"{found} are the defaults for deciding {other}. Those of allocator={options.allocator!r} and utility="
+        f"{options.utility!r} are {wanted}; they are not chosen where a config is made already, or a recipe gives "
+        "others. Set them, or None for each, which chooses them."
+    )
 
 
 def advice_on_visits(options: AdaRollOptions, rounds: int, visits: float | None) -> str | None:
@@ -68,7 +92,7 @@ def advice_on_visits(options: AdaRollOptions, rounds: int, visits: float | None)
         return None
     often = "once" if visits == 1 else f"{visits:.2g} times on average"
     if options.allocator == "adaroll":
-        within = "rounds=2 or more, or utility='mixed'"
+        within = "rounds=2 or more" + (", or utility='mixed'" if options.utility == "progress" else "")
     else:
         within = "rounds=2 or more" if kind.reads_rounds else "allocator='adaroll' and utility='mixed'"
     return (
@@ -82,6 +106,9 @@ def _groups_of_strangers(options: AdaRollOptions) -> str:
     """What one round makes of prompts that nothing tells apart."""
     if options.allocator == "adaroll" and options.utility in ("mass", "std_mass"):
         return "groups will be unequal, since the utility rewards that, but whose is large says nothing"
+    own = ":" in options.utility
+    if options.allocator == "adaroll" and (own or (options.utility in _CONVEX_AT_FIRST and options.min_rollouts == 0)):
+        return "groups may be unequal, where the utility rewards that, but whose is large says nothing"
     return "groups will be equal, as in GRPO"
 
 

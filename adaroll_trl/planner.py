@@ -44,6 +44,9 @@ class RolloutPlanner:
         num_generations (`int`): rollouts per prompt, on average.
         world_size (`int`): number of processes; every round's total is a multiple of it.
         warn (callable): called with the reason where such a batch leaves nothing to decide.
+
+    Attributes:
+        idle (`bool`): whether that is so.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class RolloutPlanner:
         check_max_rollouts(num_generations, options.min_rollouts, self.max_rollouts)
         self._bounds: dict[tuple[float, ...], float] = {}
         idle = nothing_to_decide(num_prompts, num_generations, options.min_rollouts, world_size)
+        self.idle = idle is not None
         if idle and not isinstance(self.allocator, UniformAllocator):
             self.allocator = UniformAllocator()
             warn(idle)

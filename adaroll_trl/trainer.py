@@ -122,7 +122,8 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
         self._planner = RolloutPlanner(options, prompts, group, world, self._warn)
         check_dataset(self.train_dataset, prompts, self.environments_own_prompts)
         visits = expected_visits(self.args, prompts, number_of_rows(self.train_dataset))
-        if advice := advice_on_visits(options, self._planner.num_rounds(prompts), visits):
+        advice = advice_on_visits(options, self._planner.num_rounds(prompts), visits)
+        if advice and not self._planner.idle:  # which the planner has told
             self._warn(advice)
         prior = (options.prior_alpha, options.prior_beta)
         self._beliefs = Beliefs(*prior, options.belief_decay, options.prior_source, options.prior_strength)

@@ -1,6 +1,8 @@
 """The published allocators in the trainer: exact budgets, options from the config, advice, and resumed runs."""
 
 import json
+import warnings
+from dataclasses import replace
 from importlib.metadata import version
 
 import numpy as np
@@ -9,7 +11,7 @@ from packaging.version import Version
 
 from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
 from adaroll_trl.allocators import ALLOCATOR_NAMES, Allocator, make_allocator, streaming_allocators
-from adaroll_trl.config import AdaRollOptions
+from adaroll_trl.config import WITHIN_A_BATCH, AdaRollOptions
 from adaroll_trl.option_effects import advice_on_options, advice_on_visits, expected_visits, ignored_options
 from adaroll_trl.planner import RolloutPlanner
 from adaroll_trl.solver import plan_round
@@ -232,6 +234,39 @@ def test_advice_on_options_that_do_less_than_they_seem_to():
 
 
 @pytest.mark.parametrize(
+    ("options", "later", "told"),
+    [
+        ({}, {"utility": "mixed"}, "rounds=4, belief_decay=0.0, prompt_weighting='rollout'"),
+        ({}, {"allocator": "vigor", "utility": "mixed"}, "rounds=4, belief_decay=0.0, prompt_weighting='rollout'"),
+        ({"utility": "mixed"}, {"utility": "progress"}, "rounds=1, belief_decay=0.7, prompt_weighting='prompt'"),
+        ({"utility": "mixed"}, {"allocator": "cero"}, "rounds=1, belief_decay=0.7, prompt_weighting='prompt'"),
+        ({}, {"allocator": "cero", "utility": "mixed"}, None),
+        ({}, {"allocator": "uniform", "utility": "mixed"}, None),
+        ({"utility": "mixed"}, {"utility": "std"}, None),
+        ({}, {"utility": "mixed", "rounds": 2}, None),
+    ],
+)
+def test_defaults_left_over_from_the_other_way_to_decide_are_told(options, later, told):
+    changed = replace(AdaRollOptions(**options), **later)
+    advice = advice_on_options(changed)
+    assert len(advice) == (told is not None)
+    if told is not None:
+        assert f"are {told};" in advice[0]
+        opened = replace(changed, rounds=None, belief_decay=None, prompt_weighting=None)
+        assert advice_on_options(opened) == []
+        assert told == ", ".join(f"{name}={getattr(opened, name)!r}" for name in WITHIN_A_BATCH)
+
+
+@pytest.mark.parametrize("options", [{"steps_per_generation": 1}, {"min_rollouts": 4}])
+def test_where_nothing_can_be_decided_one_warning_says_so(build, options):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        build(AdaRollGRPOTrainer, utility="progress", max_steps=1, **options)
+    (told,) = [text for text in (str(one.message) for one in caught) if "GRPO" in text]
+    assert "there is nothing to allocate" in told
+
+
+@pytest.mark.parametrize(
     ("options", "told"),
     [
         ({}, True),
@@ -262,11 +297,16 @@ def test_advice_on_visits_names_what_helps():
     assert advice().endswith("with rounds=2 or more, or utility='mixed'.")
     assert advice(allocator="vigor", belief_decay=0.5).endswith("with rounds=2 or more.")
     assert advice(allocator="cero").endswith("with allocator='adaroll' and utility='mixed'.")
+    assert advice(utility="std", rounds=1, belief_decay=0.5).endswith("with rounds=2 or more.")  # it is not progress
     alone = {"utility": "mass", "rounds": 1}
     assert "groups will be unequal" in advice(**alone, belief_decay=0.5)
     assert "groups will be unequal" in advice_on_options(AdaRollOptions(**alone))[0]
     counts = plan_round([0] * 8, [0] * 8, 64, 1, "mass", min_rollouts=2, max_rollouts=32)
     assert counts.max() > counts.min()
+    assert "groups may be unequal" in advice(min_rollouts=0)
+    for minimum, equal in ((0, False), (2, True)):
+        counts = plan_round([0] * 8, [0] * 8, 24, 1, "progress", min_rollouts=minimum, max_rollouts=12)
+        assert (counts.max() == counts.min()) == equal
 
 
 def test_visits_of_a_prompt(tmp_path):

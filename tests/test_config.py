@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 import pytest
 from transformers import HfArgumentParser
-from trl import GRPOConfig
+from trl import GRPOConfig, TrlParser
 
 from adaroll_trl import AdaRollGRPOConfig
 from adaroll_trl.config import AdaRollOptions, load_by_path, options_of
@@ -80,6 +80,19 @@ def test_what_is_none_in_a_config_that_is_made_is_chosen_anew(tmp_path):
     assert options_of(args).rounds == 1  # as it was chosen for progress
     args.rounds = args.belief_decay = args.prompt_weighting = None
     assert options_of(args) == AdaRollOptions(utility="mixed")
+
+
+def test_what_a_recipe_sets_is_left_open_again_on_the_command_line(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("utility: mixed\nrounds: 2\nbelief_decay: null\nprompt_weighting: rollout\n")
+    line = f"--config {tmp_path}/recipe.yaml --output_dir {tmp_path} --use_cpu --bf16 false --utility None"
+    (args,) = TrlParser(AdaRollGRPOConfig).parse_args_and_config(f"{line} --prompt_weighting none".split())
+    assert (args.utility, args.rounds, args.belief_decay, args.prompt_weighting) == ("progress", 2, 0.7, "prompt")
+    (maximum,) = [action for action in TrlParser(AdaRollGRPOConfig)._actions if action.dest == "max_rollouts"]
+    if maximum.type is int:
+        pytest.skip("this TRL's parser takes no None for a number")
+    numbers = f"{line} --rounds None --belief_decay None --prompt_weighting None"
+    (args,) = TrlParser(AdaRollGRPOConfig).parse_args_and_config(numbers.split())
+    assert options_of(args) == AdaRollOptions()
 
 
 def test_the_command_line_sets_every_field(tmp_path):

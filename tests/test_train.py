@@ -170,6 +170,8 @@ def test_a_batch_with_nothing_to_decide_is_noted_and_too_few_rows_refused(plan_o
     plan = plan_of("--steps_per_generation", "1")
     assert plan.allocation.allocator == "uniform"
     assert any("holds a single prompt" in note for note in plan.notes)
+    once = plan_of("--steps_per_generation", "1", utility=None, max_steps=-1, num_train_epochs=1)
+    assert not any("A prompt comes once" in note for note in once.notes)
     with pytest.raises(ValueError, match="The data has 2 rows, fewer than the 3 prompts of a generation batch"):
         plan_of(dataset_name="2")
     with pytest.raises(ValueError, match="max_rollouts=300: allocator 'adaroll' plans groups of up to 256"):

@@ -99,15 +99,14 @@ def make_plan(run: Run) -> TrainingPlan:
         notes += _of_prior(options)
         if options.prior_column is not None and run.train_dataset is not None:
             check_prior_column(run.train_dataset, options.prior_column)
-        visits = expected_visits(config, batch.prompts, rows)
-        if advice := advice_on_visits(options, allocation.rounds, visits):
-            notes.append(advice)
-        elif options.belief_decay > 0 and allocation.allocator != "uniform":
-            notes.append(
+        if options.belief_decay > 0 and allocation.allocator != "uniform":
+            first = (
                 "The plan is for prompts that come for the first time. With "
                 f"belief_decay={options.belief_decay:g} their outcomes decide later visits too: `adaroll plan` and "
                 "`adaroll simulate` show that with --carried."
             )
+            visits = expected_visits(config, batch.prompts, rows)
+            notes.append(advice_on_visits(options, allocation.rounds, visits) or first)
         notes += [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
     memory = None
     try:
