@@ -96,7 +96,7 @@ def arm_lines(name: str, folder: str, task: str, generations: int, again: Settin
     return replaced(adaptive, [*PROGRESS_LINES, again]) if name == PROGRESS else adaptive
 
 
-# The library's defaults, written out, and the best arm of docs/results.md where prompts come back
+# The library's defaults, written out: docs/results.md has the evidence, where prompts come back
 PROGRESS_LINES = [
     Setting("trainer", "adaroll", "ours: not a method of the paper"),
     Setting("allocator", "adaroll", "ours, the default: planned in rounds, here in one"),
