@@ -114,7 +114,7 @@ def held_out_table(before: Run, runs: Mapping[int, Mapping[str, Run]]) -> str:
                 estimates = [interval(mean_interval(one, len(runs) * before["samples"])) for one in means]
                 rows.append(["all", step, f"pass@{k}", *estimates, signed(change), f"{error:.3f}"])
     header = ["seed", "step", "metric", *(ARMS[arm] for arm in pair), "difference", "s.e."]
-    return note + "\n\n" + table(header, rows)
+    return note + "\n\n" + table(header, rows, texts=3)
 
 
 def _at_the_end(run: Run, k: int) -> Any:
@@ -195,4 +195,5 @@ def text_table(before: Run, runs: Mapping[int, Mapping[str, Run]]) -> str:
         texts = [text, *(end[question] for end in ends)]
         shown = [one.replace("\n", "⏎").replace("|", "\\|").replace("`", "'").strip() for one in texts]
         rows.append([f"`{question} =`", *(f"`{one}`" if one else "" for one in shown)])
-    return table(["problem", "before", *(ARMS[arm] for arm in arms)], rows)
+    header = ["problem", "before", *(ARMS[arm] for arm in arms)]
+    return table(header, rows, texts=len(header))

@@ -8,6 +8,7 @@ import numpy as np
 from summary import ARMS, MINIMUM, Run, arms_of, by_visit, cost, groups_of, signal, signal_difference
 
 from adaroll_trl.evaluation.statistics import Estimate
+from adaroll_trl.markdown import markdown_table
 
 
 def compared(runs: Mapping[int, Mapping[str, Run]]) -> str:
@@ -23,9 +24,9 @@ def signed(estimate: Estimate) -> str:
     return f"{estimate.value:+.3f} [{estimate.low:+.3f}, {estimate.high:+.3f}]"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """With the first `texts` columns on the left."""
+    return "\n".join(markdown_table(header, rows, texts))
 
 
 def kind_table(arms: Sequence[str], kinds: Mapping[str, Mapping[str, float]]) -> str:
