@@ -17,6 +17,7 @@ from adaroll_trl.planner import RolloutPlanner
 from adaroll_trl.solver import plan_round
 from tests.tiny import RandomCounts, RecordingTrainer, sums_dataset
 
+BY_VISITS = ("cero", "vip", "knapsack")  # they decide before the first reward
 PUBLISHED = [name for name in ALLOCATOR_NAMES if name not in ("uniform", "adaroll", "adaroll_joint")]
 
 
@@ -210,6 +211,7 @@ def test_allocator_kwargs_from_the_command_line_and_from_yaml(tmp_path):
 def test_rounds_that_nobody_reads_are_named(name):
     message = ignored_options(AdaRollOptions(allocator=name, rounds=2))
     assert f"No effect with allocator={name!r} and utility='mixed': rounds=2" in message
+    assert (ignored_options(AdaRollOptions(allocator=name, rounds=1)) is None) == (name in ("uniform", *BY_VISITS))
     assert ignored_options(AdaRollOptions(allocator="vigor", rounds=2)) is None
     assert ignored_options(AdaRollOptions(allocator="tests.tiny:RandomCounts", rounds=2)) is None
 
@@ -218,7 +220,7 @@ def test_advice_on_options_that_do_less_than_they_seem_to():
     def advice(**options):
         return advice_on_options(AdaRollOptions(**options))
 
-    for name in ("cero", "vip", "knapsack"):
+    for name in BY_VISITS:
         (text,) = advice(allocator=name, belief_decay=0.0)
         assert f"allocator={name!r}" in text
         assert "Set belief_decay" in text
