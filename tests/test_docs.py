@@ -245,6 +245,27 @@ def test_options_page_names_every_field():
     assert all(f"`{utility}`" in text for utility in UTILITY_NAMES)
 
 
+def test_results_have_the_figures_of_the_learning_benchmark():
+    """Final pass@1 of each arm in docs/results.md is as docs/results/learning.md has it; bold is for a reader to judge."""
+
+    def cells(line):
+        return [cell.strip(" `*()") for cell in line.strip("|").split("|")]
+
+    printed = (ROOT / "docs" / "results" / "learning.md").read_text()
+    results = (ROOT / "docs" / "results.md").read_text()
+    lines = results.partition("\n| arm | HHR | HR | UR |\n")[2].partition("\n\n")[0].splitlines()[1:]
+    arms = {re.findall(r"`([\w-]+)`", line)[-1]: cells(line)[1:] for line in lines if "`" in line.split("|")[1]}
+    compared = 0
+    for place, regime in enumerate(("HHR", "HR", "UR")):
+        table = re.search(rf"^## {regime}: .*\n\n((?:\|.*\n)+)", printed, re.MULTILINE)[1].splitlines()[2:]
+        for arm, seeds, final, *_ in map(cells, table):
+            if arms.get(arm, ["", "", ""])[place]:
+                wanted = final if seeds == "8" else f"{final}, {seeds} seeds"
+                assert arms[arm][place] == wanted, f"docs/results.md: {arm} in {regime}"
+                compared += 1
+    assert compared > 30
+
+
 # Docstrings
 
 EXAMPLES = sorted(path for path in (ROOT / "adaroll_trl").rglob("*.py") if "\n    >>> " in path.read_text())
