@@ -246,7 +246,7 @@ def test_options_page_names_every_field():
 
 
 def test_results_have_the_figures_of_the_learning_benchmark():
-    """Final pass@1 of each arm in docs/results.md is as docs/results/learning.md has it; bold is for a reader to judge."""
+    """Final pass@1 of each arm is as the benchmark's own page has it; what is bold is for a reader to judge."""
 
     def cells(line):
         return [cell.strip(" `*()") for cell in line.strip("|").split("|")]
