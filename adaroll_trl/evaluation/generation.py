@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import torch
@@ -105,7 +106,9 @@ def sample_completions(
     completions: list[Completion] = []
     with _sampling_mode(model, seed):
         for start in range(0, len(prompts), batch_size):
-            ids = [prompt_token_ids(processing_class, prompt) for prompt in prompts[start : start + batch_size]]
+            ids = []
+            for prompt, same in groupby(prompts[start : start + batch_size]):  # those of a prompt follow each other
+                ids += [prompt_token_ids(processing_class, prompt)] * len(list(same))
             input_ids, mask = _pad_left(ids, pad, model.device)
             output = model.generate(
                 input_ids=input_ids,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
@@ -21,6 +22,7 @@ from adaroll_trl import AdaRollGRPOConfig, AdaRollGRPOTrainer
 from adaroll_trl.demo.evaluation import sample_rewards
 from adaroll_trl.demo.problems import Problem, exact_match
 from adaroll_trl.demo.record import Groups, RolloutRecord
+from adaroll_trl.files import write_json
 
 EVALUATIONS = 4  # evenly over the training, besides the start
 MAX_TOKENS = 16
@@ -108,7 +110,9 @@ def run_cell(cell: Cell, seed: int, checkpoints: Path, output: Path) -> dict[str
 
     follow = _Follow(evaluate, at)
     model = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
-    before = evaluate(model, 0)
+    before = accuracy_of_start(
+        checkpoints / f"right{LAST_SAMPLES}-{cell.regime}-seed{seed}.json", lambda: evaluate(model, 0)
+    )
     rollouts = cell.prompts * cell.num_generations
     micro = min(rollouts, 256)
     config = AdaRollGRPOConfig(
@@ -165,6 +169,15 @@ def run_cell(cell: Cell, seed: int, checkpoints: Path, output: Path) -> dict[str
         "cpu_seconds": round(time.process_time() - cpu, 1),
         "made": {"date": str(date.today()), **{name: version(name) for name in ("adaroll_trl", "trl", "torch")}},
     }
+
+
+def accuracy_of_start(path: Path, evaluate: Callable[[], str]) -> str:
+    """What `evaluate` finds, kept in `path`: all runs of a regime and seed have the same start."""
+    if path.exists():
+        return str(json.loads(path.read_text(encoding="utf-8")))
+    right = evaluate()
+    write_json(path, right)
+    return right
 
 
 def count_right(model: Any, tokenizer: Any, problems: Sequence[Problem], samples: int, seed: int) -> str:
