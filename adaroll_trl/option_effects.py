@@ -16,9 +16,8 @@ def ignored_options(options: AdaRollOptions) -> str | None:
     defaults = options.defaults()
     elsewhere = ":" not in options.allocator and options.allocator != "adaroll_joint"
     kind = allocator_class(options.allocator)
-    one = (
-        options.allocator == "uniform" and options.rounds == 1
-    )  # true as it stands, from a recipe of another allocator
+    # True as it stands, where a recipe of another allocator says so
+    one = options.allocator == "uniform" and options.rounds == 1
     unused = {
         "rounds": options.stream_rollouts or (kind is not None and not kind.reads_rounds and not one),
         "in_flight": not options.stream_rollouts,
