@@ -11,7 +11,7 @@ import numpy as np
 from design import CONFIRM, SEEDS, STAGES
 from differences import Cells, arms_of, baseline, cell_text, difference, table
 from explanations import diagnostics, kappa, weights
-from planned import GRPO, complete, planned_runs, tables
+from planned import GRPO, complete, planned_arms, planned_runs, tables
 from regimes import REGIMES
 from summary import (
     HARD,
@@ -160,13 +160,14 @@ def _arms(cells: Cells, regime: str) -> Iterator[str]:
 
 def _comparison(cells: Cells, regime: str, factor: str, grpo: Mapping[int, Run], arms: Sequence[str]) -> Iterator[str]:
     outcomes = _outcomes(cells, regime, grpo)
-    finished = complete(cells, regime, factor)
+    # An arm that was stopped early is shown and is no finding, however near to each other its seeds are
+    finished = planned_arms(regime, factor) if complete(cells, regime, factor) else []
     rows = []
     late = 0
     for arm in arms:
         of = cells[regime, arm, factor]
         texts = [
-            cell_text(difference(cells, regime, arm, factor, outcome), scale, digits, finished)
+            cell_text(difference(cells, regime, arm, factor, outcome), scale, digits, arm in finished)
             for _, outcome, scale, digits in outcomes
         ]
         ratio = [np.log(of[seed]["cpu_seconds"] / grpo[seed]["cpu_seconds"]) for seed in of if seed in grpo]
