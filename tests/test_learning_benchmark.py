@@ -195,6 +195,23 @@ def test_a_verdict_is_given_for_complete_tables_and_against_the_right_grpo(bench
     assert "`good` in H: " not in "\n".join(bench.verdict.verdict(cells))
 
 
+def test_an_arm_that_was_stopped_early_is_shown_and_no_finding(bench, monkeypatch):
+    monkeypatch.setattr(bench.planned, "_PLANNED", dict.fromkeys([("H", "grpo", ""), ("H", "kept", "")]))
+    monkeypatch.setattr(bench.planned, "seeds_of", lambda factor: (0, 1, 2))
+    size = len(bench.report.REGIMES["H"].held_out())
+
+    def runs(*last):
+        ends = ({"0": "1" * size, "4": digit * size} for digit in last)
+        return {seed: fake_run(right, seed, cpu_seconds=1.0) for seed, right in enumerate(ends)}
+
+    cells = {("H", "grpo", ""): runs(*"445"), ("H", "kept", ""): runs(*"667"), ("H", "stopped", ""): runs(*"66")}
+    lines = [*bench.report._comparison(cells, "H", "", cells["H", "grpo", ""], ["kept", "stopped"])]
+    kept, stopped = (next(line for line in lines if f"`{arm}`" in line) for arm in ("kept", "stopped"))
+    assert "| **+12.5 ± 0.0** |" in kept
+    assert "| +12.5 ± 0.0 |" in stopped
+    assert "**" not in stopped
+
+
 def test_only_seeds_that_both_have_are_compared(bench):
     arm = {0: fake_run({"0": "0", "4": "g"}), 1: fake_run({"0": "0", "4": "8"}), 3: fake_run({"0": "0", "4": "0"})}
     grpo = {0: fake_run({"0": "0", "4": "8"}), 1: fake_run({"0": "0", "4": "8"}), 2: fake_run({"0": "0", "4": "0"})}
