@@ -132,6 +132,36 @@ def test_a_resumed_run_decides_as_an_uninterrupted_one(build, tmp_path, name, op
     assert inside == json.loads((tmp_path / "checkpoint-3" / "adaroll_state.json").read_text())["allocator"]
 
 
+def test_what_vip_has_seen_of_other_prompts_is_resumed(build, tmp_path):
+    """Prompts 3 to 5 are near 0 to 2 in their embeddings, so what these showed decides about those."""
+    near = {f"p{i}": [float(i % 3), 0.1 * (i // 3)] for i in range(6)}
+    settings = {
+        "allocator": "vip",
+        "allocator_kwargs": {"embeddings": near, "length_scale": 0.5},
+        "dataset": with_ids(6),
+        "reward": lambda completions, number, **kwargs: by_prompt(completions, [n % 3 for n in number]),
+        "shuffle_dataset": False,
+        "num_generations": 16,
+        "per_device_train_batch_size": 16,
+        "steps_per_generation": 3,
+        "belief_decay": 0.9,
+        "save_strategy": "steps",
+        "save_steps": 3,
+        "max_steps": 9,
+    }
+    whole = build(AdaRollGRPOTrainer, **settings)
+    decided = watch(whole)
+    whole.train()
+    strangers = {f"p{i}": 16 for i in range(3)}
+    assert decided[0] == strangers
+    assert list(decided[1]) == ["p3", "p4", "p5"]
+    assert set(decided[1].values()) != {16}, "nothing was known of these three but their neighbours"
+    resumed = build(AdaRollGRPOTrainer, **settings)
+    again = watch(resumed)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert again == decided[1:]
+
+
 class Greedy(Allocator):
     """Everything to one prompt."""
 
