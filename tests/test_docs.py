@@ -253,17 +253,27 @@ def test_results_have_the_figures_of_the_learning_benchmark():
 
     printed = (ROOT / "docs" / "results" / "learning.md").read_text()
     results = (ROOT / "docs" / "results.md").read_text()
-    lines = results.partition("\n| arm | HHR | HR | UR |\n")[2].partition("\n\n")[0].splitlines()[1:]
-    arms = {re.findall(r"`([\w-]+)`", line)[-1]: cells(line)[1:] for line in lines if "`" in line.split("|")[1]}
     compared = 0
-    for place, regime in enumerate(("HHR", "HR", "UR")):
-        table = re.search(rf"^## {regime}: .*\n\n((?:\|.*\n)+)", printed, re.MULTILINE)[1].splitlines()[2:]
-        for arm, seeds, final, *_ in map(cells, table):
-            if arms.get(arm, ["", "", ""])[place]:
-                wanted = final if seeds == "8" else f"{final}, {seeds} seeds"
-                assert arms[arm][place] == wanted, f"docs/results.md: {arm} in {regime}"
-                compared += 1
-    assert compared > 30
+    for head, sections in {
+        "| arm | HHR | HR | UR |": ("HHR: .*", "HR: .*", "UR: .*"),
+        "| arm, fresh prompts | HH |": ("HH: .*",),
+        "| arm, HHR | 4 rollouts | 16 rollouts | 128 prompts | minimum 1 | minimum 4 | 2 rounds | 4 rounds |": tuple(
+            f"One factor changed: {factor}\n\nHHR:"
+            for factor in ("G4", "G16", "P128", "min1", "min4", "rounds2", "rounds4")
+        ),
+    }.items():
+        lines = results.partition(f"\n{head}\n")[2].partition("\n\n")[0].splitlines()[1:]
+        named = [(re.findall(r"`([\w-]+)`", line.split("|")[1]), cells(line)[1:]) for line in lines]
+        arms = {names[-1]: of_arm for names, of_arm in named if names}
+        assert arms, head
+        for place, section in enumerate(sections):
+            table = re.search(rf"^## {section}\n\n((?:\|.*\n)+)", printed, re.MULTILINE)[1].splitlines()[2:]
+            for arm, seeds, final, *_ in map(cells, table):
+                if arm in arms and arms[arm][place]:
+                    wanted = final if seeds == "8" else f"{final}, {seeds} seeds"
+                    assert arms[arm][place] == wanted, f"docs/results.md: {arm}, {section}"
+                    compared += 1
+    assert compared > 60
 
 
 # Docstrings
