@@ -41,6 +41,14 @@ def watch(trainer):
     return decided
 
 
+def trained(build, settings, checkpoint=None):
+    """A trainer at the end of its run, and what its allocator decided: see `watch`."""
+    trainer = build(AdaRollGRPOTrainer, **settings)
+    decided = watch(trainer)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    return trainer, decided
+
+
 def by_prompt(completions, number, **kwargs):
     """Rewards that do not depend on what was generated: prompt 0 always succeeds, 1 never, 2 every other time."""
     seen = dict.fromkeys(number, 0)
@@ -117,14 +125,10 @@ def test_a_resumed_run_decides_as_an_uninterrupted_one(build, tmp_path, name, op
         "save_steps": 1,
         "max_steps": 9,
     }
-    whole = build(AdaRollGRPOTrainer, **settings)
-    decided = watch(whole)
-    whole.train()
+    whole, decided = trained(build, settings)
     per_batch = len(decided) // 3
     assert any(counts != decided[0] for counts in decided[1:])
-    resumed = build(AdaRollGRPOTrainer, **settings)
-    again = watch(resumed)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    resumed, again = trained(build, settings, str(tmp_path / "checkpoint-3"))
     assert again == decided[per_batch:]
     assert resumed.allocator.state_dict() == whole.allocator.state_dict()
     # In the middle of the second batch: it is generated again, and decided as it was
@@ -149,16 +153,12 @@ def test_what_vip_has_seen_of_other_prompts_is_resumed(build, tmp_path):
         "save_steps": 3,
         "max_steps": 9,
     }
-    whole = build(AdaRollGRPOTrainer, **settings)
-    decided = watch(whole)
-    whole.train()
+    _, decided = trained(build, settings)
     strangers = {f"p{i}": 16 for i in range(3)}
     assert decided[0] == strangers
     assert list(decided[1]) == ["p3", "p4", "p5"]
     assert set(decided[1].values()) != {16}, "nothing was known of these three but their neighbours"
-    resumed = build(AdaRollGRPOTrainer, **settings)
-    again = watch(resumed)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    _, again = trained(build, settings, str(tmp_path / "checkpoint-3"))
     assert again == decided[1:]
 
 
