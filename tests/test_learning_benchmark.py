@@ -98,6 +98,22 @@ def test_runs_of_a_cell_that_has_changed_are_refused(bench, options):
         bench.run.main(["--steps", "2"])
 
 
+def test_runs_that_began_from_another_model_are_no_pairs(bench, options, monkeypatch):
+    monkeypatch.setattr(bench.cell, "MAX_TOKENS", 4)
+    runs = bench.run.missing_runs(options)
+    (grpo, seed), (carry, _) = runs
+    made = {**vars(grpo), "cell": grpo.name, "seed": seed, "right": {"0": "g" * 480}}
+    bench.run.write_json(bench.run.result_path(options.results, grpo, seed), made)
+    with pytest.raises(SystemExit, match=r"The start of regime HR, seed 0, in .*starts is not the one"):
+        bench.run.make_starts(options, runs)
+    assert bench.run.run_share(options) == 0  # somebody makes it all the same
+    with pytest.raises(ValueError, match="HR-grpo and HR-carry-1-round began from two different models for seed 0"):
+        bench.report.write_report(options.results)
+    bench.run.result_path(options.results, grpo, seed).unlink()
+    bench.run.make_starts(options, runs)
+    assert carry.name in {run["cell"] for run in bench.summary.read_runs(options.results)}
+
+
 def test_a_run_that_fails_is_told_and_the_others_go_on(bench, options, monkeypatch, capsys):
     def run_cell(cell, seed, *_):
         if cell.arm == "grpo":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from regimes import REGIMES
+from regimes import REGIMES, Regime
 from stored import DIGITS, LAST_SAMPLES, SAMPLES
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, PrinterCallback, TrainerCallback
 
@@ -99,20 +99,16 @@ def run_cell(cell: Cell, seed: int, checkpoints: Path, output: Path) -> dict[str
     """Train and evaluate; everything in the result is JSON."""
     torch.set_num_threads(1)
     regime = REGIMES[cell.regime]
-    start = regime.start(seed, checkpoints)
+    before = right_at_start(regime, seed, checkpoints)
     held_out = regime.held_out()
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(start)
+    model, tokenizer = load_start(regime, seed, checkpoints)
     record = RolloutRecord()
     at = {round(cell.steps * k / EVALUATIONS) for k in range(1, EVALUATIONS + 1)}
 
     def evaluate(model: Any, step: int) -> str:
-        return count_right(model, tokenizer, held_out, LAST_SAMPLES if step in (0, cell.steps) else SAMPLES, seed)
+        return count_right(model, tokenizer, held_out, LAST_SAMPLES if step == cell.steps else SAMPLES, seed)
 
     follow = _Follow(evaluate, at)
-    model = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
-    before = accuracy_of_start(
-        checkpoints / f"right{LAST_SAMPLES}-{cell.regime}-seed{seed}.json", lambda: evaluate(model, 0)
-    )
     rollouts = cell.prompts * cell.num_generations
     micro = min(rollouts, 256)
     config = AdaRollGRPOConfig(
@@ -171,13 +167,18 @@ def run_cell(cell: Cell, seed: int, checkpoints: Path, output: Path) -> dict[str
     }
 
 
-def accuracy_of_start(path: Path, evaluate: Callable[[], str]) -> str:
-    """What `evaluate` finds, kept in `path`: all runs of a regime and seed have the same start."""
-    if path.exists():
-        return str(json.loads(path.read_text(encoding="utf-8")))
-    right = evaluate()
-    write_json(path, right)
-    return right
+def load_start(regime: Regime, seed: int, checkpoints: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    start = regime.start(seed, checkpoints)
+    model = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
+    return model, PreTrainedTokenizerFast.from_pretrained(start)
+
+
+def right_at_start(regime: Regime, seed: int, checkpoints: Path) -> str:
+    """`count_right` before training, kept beside the starts: all runs of a regime and seed have the same."""
+    path = checkpoints / f"right{LAST_SAMPLES}-{regime.name}-seed{seed}.json"
+    if not path.exists():
+        write_json(path, count_right(*load_start(regime, seed, checkpoints), regime.held_out(), LAST_SAMPLES, seed))
+    return str(json.loads(path.read_text(encoding="utf-8")))
 
 
 def count_right(model: Any, tokenizer: Any, problems: Sequence[Problem], samples: int, seed: int) -> str:

@@ -28,6 +28,7 @@ from summary import (
     hard_levels,
     read_runs,
     rollouts_to,
+    starts_of,
 )
 from verdict import against_control, fallen, verdict
 
@@ -51,6 +52,7 @@ def write_report(results: Path) -> None:
     if not runs:
         print(f"nothing is stored in {results}")
         return
+    starts_of(runs)  # pairs are pairs
     page = results.with_suffix(".md")
     text = "\n".join([HEAD, *_page(runs, results)]) + "\n"
     page.write_text(text, encoding="utf-8")

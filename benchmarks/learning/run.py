@@ -20,8 +20,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cell import Cell, run_cell
+import torch
+from cell import Cell, right_at_start, run_cell
 from design import STAGES, seeds_of
+from summary import read_runs, starts_of
 
 from adaroll_trl.files import write_json
 
@@ -109,12 +111,27 @@ def run_share(options: argparse.Namespace) -> int:
 
 
 def make_starts(options: argparse.Namespace, runs: Sequence[tuple[Cell, int]]) -> None:
-    """Before the jobs start, so that no two make the same."""
+    """Before the jobs start, so that no two make the same.
+
+    Raises:
+        SystemExit: where stored runs of the same regime and seed began from another model. Processors round
+            differently, so a start made on another machine is another start, and its runs are no pairs of these.
+    """
     from regimes import REGIMES
 
-    (options.work / "starts").mkdir(parents=True, exist_ok=True)
-    for cell, seed in runs:
-        REGIMES[cell.regime].start(seed, options.work / "starts")
+    torch.set_num_threads(1)
+    folder = options.work / "starts"
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = starts_of(read_runs(options.results))
+    for regime, seed in sorted({(cell.regime, seed) for cell, seed in runs}):
+        here = right_at_start(REGIMES[regime], seed, folder)
+        if stored.get((regime, seed), here) != here:
+            raise SystemExit(
+                f"The start of regime {regime}, seed {seed}, in {folder} is not the one that the stored runs in "
+                f"{options.results} began from, which another processor made: the runs would be no pairs. Go on where "
+                f"they were made (or with the starts from there), or remove {regime}-*/seed{seed}.json to make all "
+                "of this seed again."
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -31,6 +31,24 @@ def read_runs(folder: Path) -> list[Run]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*/seed*.json"))]
 
 
+def starts_of(runs: Sequence[Run]) -> dict[tuple[str, int], str]:
+    """What the start of each regime and seed got right, which all its runs share.
+
+    Raises:
+        ValueError: if runs of one regime and seed began from two models; then they are no pairs.
+    """
+    found: dict[tuple[str, int], Run] = {}
+    for run in runs:
+        first = found.setdefault((run["regime"], run["seed"]), run)
+        if first["right"]["0"] != run["right"]["0"]:
+            raise ValueError(
+                f"{run['cell']} and {first['cell']} began from two different models for seed {run['seed']}, so they "
+                f"are no pair: remove the runs of {run['regime']} with this seed of the one or the other, and make "
+                "those again."
+            )
+    return {key: run["right"]["0"] for key, run in found.items()}
+
+
 def right_counts(text: str) -> NDArray[np.int64]:
     return np.array([DIGITS.index(digit) for digit in text])
 
