@@ -106,6 +106,15 @@ def test_the_share_with_signal_of_the_allocator_is_that_of_a_simulation(words, u
     assert min(plan.next_seconds, plan.first_seconds) > 0
 
 
+def test_the_weighting_that_holds_is_shown(plan_of):
+    def shown(**settings):
+        return next(line for line in text_of(plan_of(**settings)).splitlines() if "prompt weighting" in line).split()
+
+    assert "prompt" in shown(utility="progress")[3:]  # each utility brings its own
+    assert "rollout" in shown(utility="mixed")
+    assert "uniform" in shown(utility="mixed", prompt_weighting="uniform")
+
+
 def test_joint_tables_are_measured_and_found_again(words, tmp_path):
     options = options_of(parse(words(allocator="adaroll_joint", table_cache_dir=str(tmp_path / "tables")))[1])
     first, again = (plan_allocation(options, 3, 4, 1, pytest.fail) for _ in range(2))

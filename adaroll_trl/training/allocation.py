@@ -46,7 +46,7 @@ class AllocationPlan:
         rounds, rounds_given (`int`): generation rounds of a batch, and how many were asked for: an allocator may use
             fewer.
         min_rollouts, max_rollouts (`int`): bounds on a prompt's group that hold.
-        prior (pair of `float`), belief_decay (`float`): as given.
+        prior (pair of `float`), belief_decay (`float`), prompt_weighting (`str`): as given.
         first_round (pair of `int`): fewest and most rollouts of a prompt in the first round.
         signal_uniform (`float`): share of prompts with both outcomes for equal groups, exact.
         signal_adaptive, signal_error (`float`, *optional*): the same for the allocator, simulated, and its standard
@@ -69,6 +69,7 @@ class AllocationPlan:
     max_rollouts: int
     prior: tuple[float, float]
     belief_decay: float
+    prompt_weighting: str
     first_round: tuple[int, int]
     signal_uniform: float
     signal_adaptive: float | None
@@ -138,6 +139,7 @@ def plan_allocation(
         max_rollouts=bounds[1],
         prior=prior,
         belief_decay=float(options.belief_decay),
+        prompt_weighting=options.prompt_weighting,
         first_round=(int(decision.counts.min()), int(decision.counts.max())),
         signal_uniform=uniform,
         signal_bound=lagrangian_bound(num_prompts, budget, "mixed", prior, *bounds) / num_prompts,

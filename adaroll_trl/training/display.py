@@ -91,6 +91,7 @@ def _planner(allocation: AllocationPlan | None) -> Iterator[tuple[str, str]]:
         return
     yield "allocator", allocation.allocator
     yield "utility", _utility(allocation)
+    yield "prompt weighting", allocation.prompt_weighting
     yield "rounds", _rounds(allocation)
     low, high = allocation.first_round
     largest = "" if allocation.largest_group is None else f"; the largest simulated: {allocation.largest_group}"
