@@ -12,7 +12,9 @@ from cell import Cell
 
 SEEDS = tuple(range(8))
 CONFIRM = "confirm"  # the factor of cells that are run again
-_CONFIRM_SEEDS = tuple(range(8, 16))  # on which nothing was chosen
+LARGE = "P128-fresh"  # the factor of cells with large batches of fresh prompts
+# Seeds of their own: nothing was chosen on them; and starts are a machine's own, so that a later table needs others
+_OTHER_SEEDS = {CONFIRM: tuple(range(8, 16)), LARGE: tuple(range(16, 24))}
 FRESH, REPEATED = ("H", "U", "HH"), ("HR", "UR")
 RETURNING = ("HHR", *REPEATED)  # all whose prompts come back
 KAPPA = 2.0  # measured before the first run, and anew since: see PLAN.md and docs/results/learning/kappa.json
@@ -86,19 +88,26 @@ BEST: dict[str, dict[str, Any]] = {
     "cero": REPEATED_ARMS["cero"],
     "carry-progress": REPEATED_ARMS["carry-progress"],
 }
-_MANY: dict[str, Any] = {"prompts": 128, "steps": 50, "learning_rate": 5e-4, "factor": "P128"}
+# By mean area under the curve over H, U and HH, and the paper's setting: the ninth amendment
+FRESH_BEST: dict[str, dict[str, Any]] = {
+    "mixed": {},
+    "hora": FRESH_ARMS["hora"],
+    "progress": _PROGRESS,
+    "progress-fitted": {**_PROGRESS, **_FITTED},
+}
+_MANY: dict[str, Any] = {"prompts": 128, "steps": 50, "learning_rate": 5e-4}
 
 
 def one_factor(regime: str, arms: dict[str, dict[str, Any]]) -> list[Cell]:
     """What changes for these arms, and GRPO where it is changed too, if one factor of the base point is another."""
     return [
-        Cell(regime, "grpo", GRPO, **_MANY),
+        Cell(regime, "grpo", GRPO, **_MANY, factor="P128"),
         *(
             cell
             for arm, options in arms.items()
             for cell in (
                 *(Cell(regime, arm, options, num_generations=size, factor=f"G{size}") for size in (4, 16)),
-                Cell(regime, arm, options, **_MANY),
+                Cell(regime, arm, options, **_MANY, factor="P128"),
                 *(Cell(regime, arm, {**options, "min_rollouts": least}, factor=f"min{least}") for least in (1, 4)),
             )
         ),
@@ -107,7 +116,7 @@ def one_factor(regime: str, arms: dict[str, dict[str, Any]]) -> list[Cell]:
 
 def seeds_of(factor: str) -> tuple[int, ...]:
     """The seeds of a cell with this factor."""
-    return _CONFIRM_SEEDS if factor == CONFIRM else SEEDS
+    return _OTHER_SEEDS.get(factor, SEEDS)
 
 
 STAGES: dict[str, list[Cell]] = {
@@ -150,5 +159,8 @@ STAGES: dict[str, list[Cell]] = {
             Cell("HHR", "carry-progress-prompt-min2", {**DEFAULT, "rounds": rounds}, factor=f"rounds{rounds}")
             for rounds in (2, 4)
         ),
+    ],
+    "large": [
+        Cell("HH", arm, options, **_MANY, factor=LARGE) for arm, options in {"grpo": GRPO, **FRESH_BEST}.items()
     ],
 }
