@@ -51,6 +51,7 @@ REPEATED_ARMS: dict[str, dict[str, Any]] = {
 
 # Where docs/results/worth_of_allocation.md says that allocation can be worth most: see the amendment in PLAN.md
 _FITTED = {"prior_source": "empirical_bayes"}
+_PROGRESS_FITTED = {**_PROGRESS, **_FITTED}
 _PROGRESS_8 = {**_PROGRESS, "kappa": 8.0}
 WORTH_ARMS: dict[str, dict[str, Any]] = {
     **{
@@ -90,10 +91,8 @@ BEST: dict[str, dict[str, Any]] = {
 }
 # By mean area under the curve over H, U and HH, and the paper's setting: the ninth amendment
 FRESH_BEST: dict[str, dict[str, Any]] = {
-    "mixed": {},
-    "hora": FRESH_ARMS["hora"],
-    "progress": _PROGRESS,
-    "progress-fitted": {**_PROGRESS, **_FITTED},
+    **{arm: FRESH_ARMS[arm] for arm in ("mixed", "hora", "progress")},
+    "progress-fitted": _PROGRESS_FITTED,
 }
 _MANY: dict[str, Any] = {"prompts": 128, "steps": 50, "learning_rate": 5e-4}
 
@@ -132,7 +131,7 @@ STAGES: dict[str, list[Cell]] = {
     ],
     "worth": [
         *(Cell("HHR", arm, options) for arm, options in WORTH_ARMS.items()),
-        *(Cell(regime, "progress-fitted", {**_PROGRESS, **_FITTED}) for regime in FRESH),
+        *(Cell(regime, "progress-fitted", _PROGRESS_FITTED) for regime in FRESH),
         *(Cell(regime, "carry-progress-8", WORTH_ARMS["carry-progress-8"]) for regime in REPEATED),
     ],
     "later": [

@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 from cell import Cell, right_at_start, run_cell
 from design import STAGES, seeds_of
+from regimes import REGIMES
 from summary import read_runs, starts_of
 
 from adaroll_trl.files import write_json
@@ -117,8 +118,6 @@ def make_starts(options: argparse.Namespace, runs: Sequence[tuple[Cell, int]]) -
         SystemExit: where stored runs of the same regime and seed began from another model. Processors round
             differently, so a start made on another machine is another start, and its runs are no pairs of these.
     """
-    from regimes import REGIMES
-
     torch.set_num_threads(1)
     folder = options.work / "starts"
     folder.mkdir(parents=True, exist_ok=True)
