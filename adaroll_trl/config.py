@@ -42,7 +42,7 @@ class AdaRollOptions:
     """The fields that AdaRoll adds to a TRL config.
 
     They are apart from `AdaRollGRPOConfig` so that they mix into the config of any GRPOTrainer subclass. A trainer
-    whose config lacks them takes the defaults.
+    whose config lacks them takes the defaults; docs/results.md has the evidence for each of them.
 
     `utility`, `rounds`, `belief_decay` and `prompt_weighting` are None where they are left open, and get their values
     when the config is made. They stay as they are where `utility` or `allocator` is changed in a config that is made
@@ -76,7 +76,8 @@ class AdaRollOptions:
         metadata={
             "help": "What a group with s successes and f failures is worth: 'mixed', 'variance', 'std', 'mass', "
             "'std_mass', 'balanced', 'progress', or 'package.module:function' for a function of two float arrays. "
-            "None is 'progress' for allocator='adaroll', and 'mixed' for the others."
+            "None is 'progress' for allocator='adaroll', which learnt most in our benchmark where prompts come back, "
+            "and 'mixed' for the others."
         },
     )
     rounds: OpenInt = field(
@@ -85,7 +86,7 @@ class AdaRollOptions:
             "help": "Generation rounds per generation batch. More rounds adapt better, and each one waits for its "
             "longest completion. 1 decides everything from the beliefs before the first rollout. None is 1 where "
             "earlier visits of a prompt decide (allocator 'adaroll' with utility 'progress'; allocators 'cero', "
-            "'vip', 'knapsack'), else 4."
+            "'vip', 'knapsack'), since more learnt less in our benchmark; else 4, the paper's way as we read it."
         },
     )
     stream_rollouts: bool = field(
@@ -120,7 +121,8 @@ class AdaRollOptions:
     min_rollouts: int = field(
         default=2,
         metadata={
-            "help": "Every prompt gets at least this many rollouts. Must stay below `num_generations` to adapt."
+            "help": "Every prompt gets at least this many rollouts. Must stay below `num_generations` to adapt. "
+            "In our benchmark 0 to 4 learnt alike within the error; with 2 no prompt starves."
         },
     )
     max_rollouts: int | None = field(
@@ -137,7 +139,7 @@ class AdaRollOptions:
         default="fixed",
         metadata={
             "help": "'fixed': the prior is Beta(prior_alpha, prior_beta). 'empirical_bayes': it starts there, and "
-            "before each batch is fitted to the outcomes of all prompts so far."
+            "before each batch is fitted to the outcomes of all prompts so far, which taught no more in our benchmark."
         },
     )
     prior_column: str | None = field(
@@ -155,7 +157,8 @@ class AdaRollOptions:
         default=2.0,
         metadata={
             "help": "Only for utility='progress' and prompt_weighting='progress': the noise of one rollout against "
-            "the spread between prompts."
+            "the spread between prompts. Our benchmark's starts had 0.4 to 4.1, most of them; 8 and a measured one "
+            "learnt less than 2."
         },
     )
     kappa_every: int | None = field(
@@ -175,7 +178,7 @@ class AdaRollOptions:
         metadata={
             "help": "What a prompt's outcomes count for at its next visit, per visit: 0 forgets them, 1 keeps them "
             "all. Prompts are told apart by a `prompt_id` column, else by a hash of the prompt. None is 0.7 where "
-            "`rounds` is 1 by default, else 0."
+            "`rounds` is 1 by default, as 0.5 and 0.7 lose least while a policy drifts (simulated); else 0."
         },
     )
     success_reward: str | None = field(
@@ -198,7 +201,8 @@ class AdaRollOptions:
             "prompt. 'uniform': the update's weight at each pass rate is brought to that of equal groups; "
             "'package.module:function' to that function of the pass rate. 'unbiased': exactly uniform, where one "
             "prompt's rollouts do not depend on another's. 'progress': by 1 / (s f / n + kappa). None is 'prompt' "
-            "where `rounds` is 1 by default, else 'rollout'."
+            "where `rounds` is 1 by default, which is GRPO where groups are equal and in our benchmark learnt no less "
+            "than 'progress'; else 'rollout'."
         },
     )
     table_cache_dir: str | None = field(

@@ -3,7 +3,7 @@
     python scripts/belief_drift.py
 
 Simulates runs of several epochs over the same prompts (`adaroll_trl.simulation.simulate_epochs`) for every
-combination of drift, decay, rounds, minimum and prior. Results are stored cell by cell in
+combination of drift, decay, rounds, minimum and prior, and for the library's default. Results are stored cell by cell in
 docs/results/belief_drift.json, so that a second call goes on where the first one ended; the table goes to
 docs/results/belief_drift.md and the figure to docs/results/belief_drift.png.
 """
@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,31 +34,50 @@ MINIMA = (0, 2)
 SOURCES = ("fixed", "empirical_bayes")
 SIZES = {"num_prompts": 192, "batch_size": 32, "num_generations": 8, "epochs": 6, "repeats": 4, "seed": 0}
 
-Cell = tuple[str, int, str, float, int]
+
+class Cell(NamedTuple):
+    drift: str
+    rounds: int
+    source: str
+    decay: float
+    minimum: int
+    utility: str = "mixed"
 
 
 def cells() -> list[Cell]:
     order = product(SOURCES, MINIMA, DRIFTS, ROUNDS, DECAYS)
-    return [(drift, rounds, source, decay, minimum) for source, minimum, drift, rounds, decay in order]
+    found = [Cell(drift, rounds, source, decay, minimum) for source, minimum, drift, rounds, decay in order]
+    return found + [cell for drift in DRIFTS for cell in default_row(drift)]
 
 
 def name_of(cell: Cell) -> str:
-    drift, rounds, source, decay, minimum = cell
-    return f"drift={drift} rounds={rounds} prior={source} decay={decay:g} min_rollouts={minimum}"
+    utility = "" if cell.utility == "mixed" else f" utility={cell.utility}"
+    return (
+        f"drift={cell.drift} rounds={cell.rounds} prior={cell.source} decay={cell.decay:g} "
+        f"min_rollouts={cell.minimum}{utility}"
+    )
 
 
 def play(cell: Cell) -> dict[str, Any]:
     """Means by repeat, over all epochs but the first, in which beliefs know nothing yet."""
-    drift, rounds, source, decay, minimum = cell
     start = time.process_time()
     result = simulate_epochs(
-        "adaroll", rounds=rounds, drift=drift, decay=decay, prior_source=source, min_rollouts=minimum, **SIZES
+        "adaroll",
+        rounds=cell.rounds,
+        utility=cell.utility,
+        drift=cell.drift,
+        decay=cell.decay,
+        prior_source=cell.source,
+        min_rollouts=cell.minimum,
+        **SIZES,
     )
 
     def by_repeat(values: np.ndarray) -> list[float]:
         return [round(float(value), 6) for value in values[:, 1:].mean(axis=(1, 2))]
 
+    worth = {"utility": by_repeat(result.utilities), "uniform_utility": by_repeat(result.uniform_utilities)}
     return {
+        **({} if cell.utility == "mixed" else worth),  # of which signal is the utility
         "signal": by_repeat(result.signal),
         "uniform": by_repeat(result.uniform_signal),
         "rollouts_signal": by_repeat(result.rollouts_signal),
@@ -82,10 +101,16 @@ def fill(path: Path) -> dict[str, Any]:
     return stored
 
 
-def gain(stored: dict[str, Any], cell: Cell) -> tuple[float, float]:
-    """Share of prompts with signal over that of equal groups, less 1, in per cent, and its standard error."""
+def worth(stored: dict[str, Any], cell: Cell) -> tuple[np.ndarray, np.ndarray]:
+    """Mean utility of a prompt by repeat, and that of equal groups; of `mixed`, the shares of prompts with signal."""
     found = stored["cells"][name_of(cell)]
-    ours, equal = np.array(found["signal"]), np.array(found["uniform"])
+    keys = ("signal", "uniform") if cell.utility == "mixed" else ("utility", "uniform_utility")
+    return np.array(found[keys[0]]), np.array(found[keys[1]])
+
+
+def gain(stored: dict[str, Any], cell: Cell) -> tuple[float, float]:
+    """Utility over that of equal groups, less 1, in per cent, and its standard error."""
+    ours, equal = worth(stored, cell)
     ratio = ours.mean() / equal.mean()
     error = (ours - ratio * equal).std(ddof=1) / equal.mean() / np.sqrt(len(ours))
     return 100 * (ratio - 1), 100 * error
@@ -94,14 +119,18 @@ def gain(stored: dict[str, Any], cell: Cell) -> tuple[float, float]:
 def cost(stored: dict[str, Any], cells_of_row: list[Cell], index: int) -> tuple[float, float]:
     """What the row's decay number `index` loses against its best one, in points, paired, and its standard error."""
     gains = [gain(stored, cell)[0] for cell in cells_of_row]
-    best, this = (stored["cells"][name_of(cells_of_row[k])] for k in (int(np.argmax(gains)), index))
-    equal = np.array(best["uniform"])
-    lost = np.array(best["signal"]) - np.array(this["signal"])
+    (best, equal), (this, _) = (worth(stored, cells_of_row[k]) for k in (int(np.argmax(gains)), index))
+    lost = best - this
     return 100 * lost.mean() / equal.mean(), 100 * lost.std(ddof=1) / equal.mean() / np.sqrt(len(lost))
 
 
 def row(drift: str, rounds: int, source: str, minimum: int) -> list[Cell]:
-    return [(drift, rounds, source, decay, minimum) for decay in DECAYS]
+    return [Cell(drift, rounds, source, decay, minimum) for decay in DECAYS]
+
+
+def default_row(drift: str) -> list[Cell]:
+    """The library's default, but for the decay."""
+    return [Cell(drift, 1, "fixed", decay, 2, "progress") for decay in DECAYS]
 
 
 def table(stored: dict[str, Any], source: str, minimum: int) -> Iterator[str]:
@@ -135,6 +164,22 @@ def rollouts_table(stored: dict[str, Any]) -> Iterator[str]:
     return markdown_table(["prior", "drift", "equal groups", *HEADS], rows, texts=2)
 
 
+def default_table(stored: dict[str, Any]) -> Iterator[str]:
+    rows = []
+    for drift in DRIFTS:
+        found = [gain(stored, cell) for cell in default_row(drift)]
+        rows.append([drift, "utility, gain in %", *(f"{value:+.1f} ± {error:.1f}" for value, error in found)])
+        costs = [cost(stored, default_row(drift), index) for index in range(len(DECAYS))]
+        rows.append(
+            ["", "lost against the best", *(f"{value:.1f} ± {error:.1f}" if value else "0" for value, error in costs)]
+        )
+        played = [stored["cells"][name_of(cell)] for cell in default_row(drift)]
+        shares = [f"{100 * np.mean(cell['rollouts_signal']):.0f} %" for cell in played]
+        equal = f"{100 * np.mean(played[0]['uniform']):.0f} %"
+        rows.append(["", f"rollouts with signal (equal groups: {equal})", *shares])
+    return markdown_table(["drift", "", *HEADS], rows, texts=2)
+
+
 def page(stored: dict[str, Any]) -> str:
     sizes = stored["sizes"]
     seconds = sum(cell["seconds"] for cell in stored["cells"].values())
@@ -158,6 +203,13 @@ def page(stored: dict[str, Any]) -> str:
     for source, minimum in product(SOURCES, MINIMA):
         text += ["", f'## `prior_source="{source}"`, `min_rollouts={minimum}`', "", *table(stored, source, minimum)]
     text += [
+        "",
+        "## The default: one round, `progress`",
+        "",
+        '`utility="progress"` (kappa 2), one round, `min_rollouts=2`, the prior Beta(1, 1). Its utility is s f / n over '
+        "s f / n + kappa, not the share of prompts with signal; ± standard error. Decay 0 is equal groups.",
+        "",
+        *default_table(stored),
         "",
         "## What a wrong decay costs",
         "",

@@ -87,8 +87,8 @@ different policies, so this holds what training did too; errors take groups as i
 The learning benchmark ([learning.md](learning.md)): what was learned, final held-out pass@1 against GRPO's with the
 same seed, and its standard error over seeds; the entropy of held-out pass rates before training (16 samples of 480
 prompts). H, U and HH see new prompts in each step, HR, UR and HHR the same 240 over and over. All relative to GRPO's
-accuracy, which is small in HH and HHR. `mixed-prompt` is the default allocation with prompts of equal weight;
-`carry-progress` is another allocation, and also another weighting of prompts and scaling of advantages.
+accuracy, which is small in HH and HHR. `mixed-prompt` is the allocation of the simulations above with prompts of
+equal weight, `carry-progress-prompt-min2` the library's default, which needs prompts that come back.
 
 {reading}
 
@@ -96,7 +96,7 @@ accuracy, which is small in HH and HHR. `mixed-prompt` is the default allocation
 """
 LEARNING_ARMS = {
     "mixed-prompt": ("H", "U", "HH", "HR", "UR", "HHR"),
-    "carry-progress": ("HR", "UR", "HHR"),
+    "carry-progress-prompt-min2": ("HR", "UR", "HHR"),
 }
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from adaroll_trl.markdown import markdown_table
 from adaroll_trl.simulation import Difficulty, PassCounts, Setting, difficulty_bound, parse_difficulty, point, rates
+from adaroll_trl.simulation.measured import Measured
 from adaroll_trl.utilities import Utility, make_utility
 
 ROOT = Path(__file__).parent.parent
@@ -78,10 +79,14 @@ def expected(rate: float, utility: Utility) -> NDArray[np.float64]:
     return np.array([only.expected(utility, n) for n in range(MOST + 1)])
 
 
-def equal_groups(difficulty: Difficulty, utility: Utility, value: float) -> str:
-    """The size of equal groups with this utility per prompt."""
-    size = difficulty.equal_groups(utility, value, LARGEST)
-    return f"over {LARGEST}" if np.isnan(size) else f"{max(size, GROUP):.1f}"
+def equal_groups(difficulty: Difficulty, utility: Utility, value: Measured) -> str:
+    """The size of equal groups with this utility per prompt, with the standard error of what was simulated."""
+    low, size, high = (
+        difficulty.equal_groups(utility, value.value + sign * value.error, LARGEST) for sign in (-1, 0, 1)
+    )
+    if np.isnan(size):
+        return f"over {LARGEST}"
+    return Measured(GROUP).text(digits=1) if size <= GROUP else Measured(size, (high - low) / 2).text(digits=1)
 
 
 def rows(difficulty: Difficulty, batches: int) -> Iterator[list[str]]:
@@ -94,9 +99,8 @@ def rows(difficulty: Difficulty, batches: int) -> Iterator[list[str]]:
         flat = Setting(difficulty, num_prompts=PROMPTS, utility=utility)
         fitted = replace(flat, prior=difficulty.fitted_prior(GROUP))
         settings = [flat, fitted, replace(fitted, carried=GROUP, rounds=1)]
-        played = [setting.play("adaroll", batches, seed=0).utility.value / PROMPTS for setting in settings]
-        plain = difficulty.expected(utility, GROUP)
-        cells = [max(value, plain) for value in (*played, *bounds, known_rates(difficulty, utility))]
+        played = [setting.play("adaroll", batches, seed=0).utility / PROMPTS for setting in settings]
+        cells = [*played, *(Measured(value) for value in (*bounds, known_rates(difficulty, utility)))]
         name = {0.0: "0 (`mixed`)", np.inf: "infinite (`mass`)"}.get(kappa, f"{kappa:g}")
         yield [name, *(equal_groups(difficulty, utility, cell) for cell in cells)]
 
@@ -109,7 +113,7 @@ def page(results: Path, batches: int) -> Iterator[str]:
         "is worth m / (m + kappa), m = s f / n (the progress along the mean gradient of a step whose prompts are "
         "weighted best; kappa is the noise of one rollout against the spread between prompts), then an allocation of "
         "8 rollouts a prompt is worth as much as equal groups of the size in the table. Doubling GRPO's rollouts "
-        "would be 16.\n\n"
+        "would be 16. Errors of simulated columns are one standard error.\n\n"
         "- **flat prior**: `adaroll`, 4 rounds, believed Beta(1, 1), simulated; 8.0 where it is no better than equal "
         "groups.\n"
         '- **fitted prior**: the same with the prior that `prior_source="empirical_bayes"` finds.\n'

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from adaroll_trl.allocators import ALLOCATOR_NAMES, AllocationState, allocator_class, make_allocator
@@ -90,8 +90,19 @@ def batches(draw, max_prompts=9):
     return state, budget, rounds, coins(probs, draw(st.sampled_from([0.0, 0.7, 1.0])), seed)
 
 
+def corner(prompts, rate, each=4, minimum=1):
+    """A batch whose prompts all have this pass rate."""
+    state = AllocationState(np.zeros(prompts), np.zeros(prompts), prompt_ids=IDS[:prompts], min_rollouts=minimum)
+    return state, prompts * each, min(3, prompts * each), coins([rate] * prompts, 1.0, 0)
+
+
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
 @given(batch=batches())
+@example(batch=corner(1, 0.0))
+@example(batch=corner(1, 1.0))
+@example(batch=corner(6, 0.0))
+@example(batch=corner(6, 1.0))
+@example(batch=corner(6, 0.5, each=2, minimum=2))
 @settings(max_examples=40, deadline=None)
 def test_every_batch_spends_its_budget_within_the_bounds(name, options, batch):
     """Two batches, so that state that is kept over steps is in play, with any number of rounds left."""

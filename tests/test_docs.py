@@ -268,6 +268,20 @@ def test_options_page_names_every_field():
     assert all(f"`{utility}`" in text for utility in UTILITY_NAMES)
 
 
+def test_allocators_page_names_every_option_of_an_allocator():
+    from adaroll_trl.allocators import ALLOCATOR_NAMES, own_options
+
+    table = (ROOT / "docs" / "allocators.md").read_text().partition("| `allocator` | option |")[2].partition("\n\n")[0]
+    named: dict[str, set[str]] = {}
+    allocators: list[str] = []
+    for line in table.splitlines()[2:]:
+        first, option = (re.findall(r"`(\w+)`", cell) for cell in line.split("|")[1:3])
+        allocators = first or allocators
+        for allocator in allocators:
+            named.setdefault(allocator, set()).update(option)
+    assert named == {name: set(own_options(name)) for name in ALLOCATOR_NAMES if own_options(name)}
+
+
 def test_results_have_the_figures_of_the_learning_benchmark():
     """Final pass@1 of each arm is as the benchmark's own page has it; what is bold is for a reader to judge."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,12 +107,12 @@ def test_runs_that_began_from_another_model_are_no_pairs(bench, options, monkeyp
     made = {**vars(grpo), "cell": grpo.name, "seed": seed, "right": {"0": "g" * 480}}
     bench.run.write_json(bench.run.result_path(options.results, grpo, seed), made)
     with pytest.raises(SystemExit, match=r"The start of regime HR, seed 0, in .*starts is not the one"):
-        bench.run.make_starts(options, runs)
+        bench.run.make_starts(options.work / "starts", options.results, [("HR", seed)])
     assert bench.run.run_share(options) == 0  # somebody makes it all the same
     with pytest.raises(ValueError, match="HR-grpo and HR-carry-1-round began from two different models for seed 0"):
         bench.report.write_report(options.results)
     bench.run.result_path(options.results, grpo, seed).unlink()
-    bench.run.make_starts(options, runs)
+    bench.run.make_starts(options.work / "starts", options.results, [("HR", seed)])
     assert carry.name in {run["cell"] for run in bench.summary.read_runs(options.results)}
 
 
@@ -250,6 +252,19 @@ def test_hard_levels_come_from_the_starts(bench):
     np.testing.assert_array_equal(bench.summary.hard_levels(runs, np.array([5, 3, 5])), [True, False, True])
 
 
+def test_the_page_is_that_of_the_stored_runs(bench):
+    """All of it but the day it was printed on."""
+    results = bench.run.RESULTS
+
+    def undated(text):
+        return re.sub(r"printed on \d{4}-\d\d-\d\d", "", text)
+
+    page = undated(results.with_suffix(".md").read_text())
+    assert page == undated(bench.report.page(bench.summary.read_runs(results), results)), (
+        "run benchmarks/learning/run.py --report-only"
+    )
+
+
 def test_kappa_at_a_start(bench, options, monkeypatch):
     monkeypatch.setattr(bench.kappa, "exact_match", lambda text, answer: float(len(text) % 2))
     found = bench.kappa.measure("HH", 0, options.work / "starts", prompts=4, rollouts=5)
@@ -257,3 +272,26 @@ def test_kappa_at_a_start(bench, options, monkeypatch):
     for estimate in (found["kappa"], found["kappa_adam"]):  # None, infinity, where no spread is seen
         kappa, low, high = (np.inf if value is None else value for value in estimate)
         assert 0 < low <= kappa <= high
+
+
+def test_kappa_is_measured_for_starts_that_runs_began_from(bench, options, monkeypatch):
+    def measure(name, seed, *_):
+        return {"regime": name, "seed": seed, "measured": "now"}
+
+    before = [{"regime": "HH", "seed": 0, "measured": "before"}, {"regime": "H", "seed": 1, "measured": "before"}]
+    bench.run.write_json(options.results / "kappa.json", before)
+    monkeypatch.setattr(bench.kappa, "measure", measure)
+    monkeypatch.setattr(bench.run, "right_at_start", lambda *_: "here")
+    places = ["--results", str(options.results), "--work", str(options.work)]
+    bench.kappa.main(["--regimes", "U", "HH", "--seeds", "0", *places])
+    found = json.loads((options.results / "kappa.json").read_text())
+    assert [(one["regime"], one["seed"], one["measured"]) for one in found] == [
+        ("H", 1, "before"),
+        ("U", 0, "now"),
+        ("HH", 0, "now"),
+    ]
+    cell = bench.run.missing_runs(options)[0][0]
+    made = {**vars(cell), "cell": "U-grpo", "regime": "U", "seed": 0, "right": {"0": "elsewhere"}}
+    bench.run.write_json(options.results / "U-grpo" / "seed0.json", made)
+    with pytest.raises(SystemExit, match="The start of regime U, seed 0"):
+        bench.kappa.main(["--regimes", "U", "--seeds", "0", *places])

@@ -7,6 +7,7 @@ from adaroll_trl.allocators import streaming_allocators
 from adaroll_trl.allocators.adaroll import AdaRollAllocator
 from adaroll_trl.simulation import gain_share, simulate
 from adaroll_trl.solver import solve_joint
+from tests.tiny import FixedCounts
 
 
 class PlainAdaRoll(AdaRollAllocator):
@@ -75,6 +76,19 @@ def test_every_stream_spends_its_budget_on_the_outcomes_of_rounds(name):
     assert stream.rollouts.min() >= 2
     assert stream.rollouts.max() <= 8
     assert (stream.successes <= stream.rollouts).all()
+
+
+@pytest.mark.parametrize("carried", [0, 2])
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [([0, 8, 8, 8], "between 1 and the 16"), ([0, 6, 5, 5], "min_rollouts=2"), ([2, 2, 3, 9], "max_rollouts=8")],
+    ids=["budget", "min", "max"],
+)
+def test_what_the_trainer_would_refuse_is_refused(counts, message, carried):
+    """So that no row of a comparison has another budget, or other bounds, than the rest."""
+    options = {"num_batches": 2, "min_rollouts": 2, "max_rollouts": 8, "carried": carried}
+    with pytest.raises(ValueError, match=f"allocator 'fixed' returned counts .* {message}"):
+        simulate(FixedCounts([counts]), 4, 16, 1, **options)
 
 
 def test_uniform_is_its_own_control():

@@ -227,10 +227,27 @@ def test_gain_over_nothing_is_not_known():
     assert known.gain == pytest.approx((-0.2, math.hypot(0.04, 0.8 * 0.03) / 0.5))
 
 
-def test_the_script_takes_finished_runs(two_runs, tmp_path, monkeypatch, capsys):
-    spec = importlib.util.spec_from_file_location("gain_by_entropy", ROOT / "scripts" / "gain_by_entropy.py")
+def script_of(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
+    return script
+
+
+def test_stored_pages_are_of_all_stored_runs():
+    script = script_of("gain_by_entropy")
+    page = (ROOT / "docs" / "results" / "gain_by_entropy.md").read_text()
+    points = [point for of_arm in script.stored_learning().values() for point in of_arm]
+    assert len(points) == 9
+    assert script.table(points, "runs") in page
+    assert script.table(script.stored_smollm2(), "runs") in page
+    page = (ROOT / "docs" / "results" / "worth_of_allocation.md").read_text()
+    for name in script_of("worth_of_allocation").starts(ROOT / "docs" / "results" / "learning"):
+        assert f"## {name}\n" in page, f"run scripts/worth_of_allocation.py again: it has other starts than {name}"
+
+
+def test_the_script_takes_finished_runs(two_runs, tmp_path, monkeypatch, capsys):
+    script = script_of("gain_by_entropy")
     monkeypatch.setattr(script, "MEANS", (0.5,))
     monkeypatch.setattr(script, "PRECISIONS", (2.0, 1.0))
     monkeypatch.setattr(script, "shipped_histograms", lambda: ("demo",))

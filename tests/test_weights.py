@@ -102,7 +102,7 @@ PLANS = {
 def test_published_weights_to_three_figures(plan, estimator, each, expected):
     weights = implied_weight(plan, [0.02, 0.05, 0.1, 0.25, 0.5], estimator, each)
     unit = 10.0 ** (np.floor(np.log10(expected)) - 2)
-    assert (np.abs(weights[:-1] / weights[-1] - expected) <= 0.6 * unit).all()  # two of them are rounded twice
+    assert (np.abs(weights[:-1] / weights[-1] - expected) <= 0.6 * unit).all()  # three of the notes' are rounded twice
 
 
 def sequences_of(plan: StoppingPlan) -> dict[tuple[int, int], list[str]]:

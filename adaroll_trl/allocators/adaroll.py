@@ -20,6 +20,17 @@ class AdaRollAllocator(Allocator):
     Source of the problem: "Bayes-Adaptive MDPs for Rollout Allocation to Enhance GRPO Training" (October 2026). The
     planner is this project's own (`adaroll_trl.solver.plan_round`; for streams `adaroll_trl.solver.StreamPlanner`).
 
+    It maximises E[sum of U(s, f) over the prompts] at the whole budget. With a price on a rollout the prompts come
+    apart, and one with r rounds to come has the value
+
+        V_0(s, f) = U(s, f),    V_r(s, f) = max over m of E[V_{r-1}(s + X, f + m - X)] - price * m
+
+    with X Beta-binomial, m rollouts under its belief. The price is the one at which the expected rollouts of all
+    prompts and rounds add up to what is left; the round's counts are then made whole.
+
+    Any number of rounds. Carried beliefs are not needed; with one round and without them all prompts are alike, and
+    it gives them equal groups (or nearly, for a utility that is not concave in the group's size).
+
     Args:
         utility (`str`, callable or `Utility`): what a group's outcomes are worth.
     """

@@ -25,11 +25,16 @@ _MOST_SPLITS = 256  # with more ways to split a block's draws, they are chosen o
 class AdaRollJointAllocator(Allocator):
     """Value iteration over Beta beliefs (Algorithm 1 of the AdaRoll-GRPO paper, October 2026), in blocks of prompts.
 
-    The batch is cut into blocks of `block_size` prompts, in order. A block's table covers its share of the budget.
+    With a rollout left, V(x) = max over i of E[V(x with one more outcome of prompt i)], where x are all counts of
+    successes and failures; with none, V(x) is the sum of U(s, f). Ours, as exact tables for a whole batch do not fit:
+    the batch is cut into blocks of `block_size` prompts, in order. A block's table covers its share of the budget.
     After the first `min_rollouts` each, a round gives every block `draws_per_round` rollouts: those with the largest
     expected table value after them, with outcomes in flight integrated out. All blocks play side by side in one
     generation call. It does not stream: it plays the algorithm to the letter, one decision after the outcomes of the
     one before; `adaroll` has a rule for rollouts in flight.
+
+    It needs as many rounds as a block has rollouts to draw, and one prior for all prompts: no carried beliefs
+    (`belief_decay` 0) and no `prior_column`.
 
     Args:
         utility (`str`, callable or `Utility`): what a group's outcomes are worth.

@@ -11,7 +11,7 @@ from .planned import PlannedStreams
 
 
 class UniformAllocator(PlannedStreams):
-    """Plain GRPO: all of the budget in one round, the same for each prompt.
+    """Plain GRPO (Shao et al., arXiv 2402.03300): n_i = B / prompts, all of it in one round. Needs no beliefs.
 
     Where the rollouts left do not divide evenly, prompts with the fewest rollouts so far come first.
     """

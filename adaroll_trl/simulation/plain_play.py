@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..allocators import ALLOCATOR_NAMES, AllocationState, Allocator
+from ..allocators.contract import check_counts
 from .batches import Batches, Played
 
 
@@ -27,6 +28,9 @@ def play_batch(
 
     Returns:
         Successes and rollouts at the end, and rollouts of the first round: int64 of shape (prompts,).
+
+    Raises:
+        ValueError: if the allocator returns counts that the trainer would refuse.
     """
     outcomes, budget = batches.outcomes[number], batches.budget
     prompts = len(names)
@@ -51,7 +55,8 @@ def play_batch(
     planned = max(1, min(decisions.num_rounds(prompts, budget, batches.rounds, batches.minimum), budget))
     left = budget
     for rounds_left in range(planned, 0, -1):
-        counts = decisions.allocate(state(), left, rounds_left)
+        known = state()
+        counts = check_counts(decisions.allocate(known, left, rounds_left), known, left, rounds_left, decisions.name)
         spent = spent + counts
         left -= int(counts.sum())
         first = spent if rounds_left == planned else first
@@ -63,6 +68,8 @@ def play_batch(
 
 class Decisions(Protocol):
     """Of an `Allocator`, what play asks."""
+
+    name: str
 
     def num_rounds(self, num_prompts: int, budget: int, rounds: int, min_rollouts: int) -> int: ...
 
@@ -80,6 +87,7 @@ class _Decisions:
     def __init__(self, allocator: Allocator) -> None:
         self.allocator = allocator
         self.ours = type(allocator).__module__.startswith("adaroll_trl.") and allocator.name in ALLOCATOR_NAMES
+        self.name = allocator.name
         self.made: dict[bytes, NDArray[np.int64]] = {}
         self.num_rounds, self.observe = allocator.num_rounds, allocator.observe
 

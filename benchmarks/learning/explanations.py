@@ -12,12 +12,15 @@ from planned import GRPO
 from regimes import REGIMES
 from summary import group_sums, weight_by_level
 
+SHOWN_LENGTHS = {"H": (3, 6, 9, 12, 14), "U": (3, 4, 5, 13, 14), "HH": (12, 13, 14)}
+
 
 def diagnostics(cells: Cells) -> Iterator[str]:
     yield "## What explains it\n"
     yield (
         "Means over seeds. Effective rollouts: (sum of absolute advantages)^2 over the sum of their squares, as a "
-        "share of the batch's rollouts. The gradient norm is before clipping at 1.\n"
+        "share of the batch's rollouts. The gradient norm is before clipping at 1. Prompts a step: those with "
+        "rollouts.\n"
     )
     rows = []
     for regime in REGIMES:
@@ -34,9 +37,11 @@ def diagnostics(cells: Cells) -> Iterator[str]:
                         for key in ("mixed prompts", "rollouts with signal", "effective rollouts")
                     ),
                     f"{mean['gradient norm']:.2f}",
+                    f"{mean['prompts a step']:.1f}",
                 ]
             )
     heads = ["arm", "prompts with signal", "rollouts with signal", "effective rollouts", "gradient norm"]
+    heads += ["prompts a step"]
     yield from table(heads, rows)
 
 
@@ -47,7 +52,8 @@ def weights(cells: Cells) -> Iterator[str]:
         "of the training, where the policies differ little: w(p) in units of GRPO's. Before `prompt_weighting`, which "
         "multiplies it.\n"
     )
-    for regime, lengths in (("H", (3, 6, 9, 12, 14)), ("HHR", (12, 13, 14))):
+    for regime in REGIMES:
+        lengths = SHOWN_LENGTHS[regime.removesuffix("R")]
         grpo = {seed: weight_by_level(run) for seed, run in cells.get((regime, GRPO, ""), {}).items()}
         rows = []
         for arm in arms_of(cells, regime):
@@ -84,3 +90,17 @@ def kappa(path: Path) -> Iterator[str]:
         for one in json.loads(path.read_text(encoding="utf-8"))
     ]
     yield from table(["start", "pass rate", "prompts below .1", "above .9", "kappa", "kappa, scaled"], rows)
+
+
+def kappa_in_training(cells: Cells) -> Iterator[str]:
+    """What `kappa_every` measured on the way, where an arm asked for it."""
+    rows = [
+        [f"{regime} `{arm}` {factor}".strip(), str(seed), ", ".join(f"{one:g}" for one in run["kappa"])]
+        for (regime, arm, factor), of in cells.items()
+        for seed, run in sorted(of.items())
+        if run.get("kappa")
+    ]
+    if rows:
+        yield "## kappa in training\n"
+        yield "As `kappa_every` measured it, in the order of the steps.\n"
+        yield from table(["arm", "seed", "kappa"], rows)

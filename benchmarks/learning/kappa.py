@@ -2,8 +2,9 @@
 
     python benchmarks/learning/kappa.py
 
-prints a line a start and writes docs/results/learning/kappa.json. The estimate is `adaroll_trl.noise.estimate_kappa`
-on exact gradients, one backward pass a rollout and no projection. The second figure weighs each parameter by one over
+prints a line a start and writes docs/results/learning/kappa.json, where starts that were measured before stay. Only
+starts that the stored runs began from are measured. The estimate is `adaroll_trl.noise.estimate_kappa` on exact
+gradients, one backward pass a rollout and no projection. The second figure weighs each parameter by one over
 the root mean square of the rollouts' gradients, which stands for Adam's scaling.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,15 @@ import numpy as np
 import torch
 from cell import MAX_TOKENS
 from regimes import REGIMES
-from run import RESULTS, ROOT
+from run import RESULTS, ROOT, make_starts
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from adaroll_trl.demo.problems import Problem, exact_match
 from adaroll_trl.evaluation.generation import Completion, sample_completions
 from adaroll_trl.files import write_json
 from adaroll_trl.noise import KappaEstimate, estimate_kappa, rollout_gradients
+
+FRESH = ("H", "U", "HH")  # those with repeated prompts are warmed up alike
 
 
 def gradient(model: Any, tokenizer: Any, problem: Problem, completion: Completion) -> torch.Tensor:
@@ -71,20 +75,26 @@ def _numbers(estimate: KappaEstimate) -> list[float | None]:
     return [round(value, 3) if math.isfinite(value) else None for value in (estimate.kappa, *estimate.interval)]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=96)
     parser.add_argument("--rollouts", type=int, default=16)
+    parser.add_argument("--regimes", choices=FRESH, nargs="+", default=FRESH)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--work", type=Path, default=ROOT / "outputs" / "learning")
-    options = parser.parse_args()
-    (options.work / "starts").mkdir(parents=True, exist_ok=True)
-    found = []
-    for name in ("H", "U", "HH"):
+    options = parser.parse_args(arguments)
+    path, starts = options.results / "kappa.json", options.work / "starts"
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    found = {(one["regime"], one["seed"]): one for one in stored}
+    for name in options.regimes:
         for seed in options.seeds:
-            found.append(measure(name, seed, options.work / "starts", options.prompts, options.rollouts))
-            print(json.dumps(found[-1]), flush=True)
-    write_json(RESULTS / "kappa.json", found, indent=1)
+            make_starts(starts, options.results, [(name, seed)])
+            found[name, seed] = measure(name, seed, starts, options.prompts, options.rollouts)
+            print(json.dumps(found[name, seed]), flush=True)
+            write_json(
+                path, [found[key] for key in sorted(found, key=lambda key: (FRESH.index(key[0]), key[1]))], indent=1
+            )
 
 
 if __name__ == "__main__":

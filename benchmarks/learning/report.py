@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from design import CONFIRM, SEEDS, STAGES
 from differences import Cells, arms_of, baseline, cell_text, difference, table
-from explanations import diagnostics, kappa, weights
+from explanations import diagnostics, kappa, kappa_in_training, weights
 from planned import GRPO, complete, planned_arms, planned_runs, tables
 from regimes import REGIMES
 from summary import (
@@ -42,8 +42,8 @@ cores, 24 GiB, no GPU). What was run, and why, was written down beforehand:
 Read the tables like this: a number is the mean over paired seeds of an arm less GRPO at the same number of rollouts,
 ± half the 95 % interval (Student's t over seeds). **Bold** where the interval that holds for all planned arms of the
 table at once (Bonferroni) does not contain 0 either, in tables whose runs are complete; anything else is not a
-finding. Accuracies are in percentage points. Processor time is of whole trainings, on cores that other work shared: a
-rough figure.
+finding. Accuracies are in percentage points. Processor time is of whole trainings, wall clock the median of a step, on
+cores that other work shared: rough figures, the second more so.
 """
 
 
@@ -53,9 +53,8 @@ def write_report(results: Path) -> None:
         print(f"nothing is stored in {results}")
         return
     starts_of(runs)  # pairs are pairs
-    page = results.with_suffix(".md")
-    text = "\n".join([HEAD, *_page(runs, results)]) + "\n"
-    page.write_text(text, encoding="utf-8")
+    text = page(runs, results)
+    results.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text)
     try:
         from picture import draw
@@ -64,7 +63,12 @@ def write_report(results: Path) -> None:
     draw(by_cell(runs), results.with_suffix(".png"))
 
 
-def _page(runs: Sequence[Run], results: Path) -> Iterator[str]:
+def page(runs: Sequence[Run], results: Path) -> str:
+    """Of the runs that are stored in `results`, in Markdown."""
+    return "\n".join([HEAD, *_parts(runs, results)]) + "\n"
+
+
+def _parts(runs: Sequence[Run], results: Path) -> Iterator[str]:
     cells = by_cell(runs)
     seeds = {len(of) for of in cells.values()}
     hours = sum(run["cpu_seconds"] for run in runs) / 3600
@@ -92,6 +96,7 @@ def _page(runs: Sequence[Run], results: Path) -> Iterator[str]:
     yield from diagnostics(cells)
     yield from weights(cells)
     yield from kappa(results / "kappa.json")
+    yield from kappa_in_training(cells)
 
 
 def factors(cells: Cells) -> list[str]:
@@ -172,13 +177,19 @@ def _comparison(cells: Cells, regime: str, factor: str, grpo: Mapping[int, Run],
             cell_text(difference(cells, regime, arm, factor, outcome), scale, digits, arm in finished)
             for _, outcome, scale, digits in outcomes
         ]
-        ratio = [np.log(of[seed]["cpu_seconds"] / grpo[seed]["cpu_seconds"]) for seed in of if seed in grpo]
-        slower = f"{np.exp(np.mean(ratio)):.2f}" if ratio else ""
+        slower = [_times(of, grpo, key) for key in ("cpu_seconds", "step_seconds")]
         late += sum(curve(of[seed])[1].max() < half_way(grpo[seed]) for seed in of if seed in grpo)
-        rows.append([f"`{arm}`", str(len(of)), *texts, slower])
-    yield from table(["arm", "seeds", *(o[0] for o in outcomes), "processor time / GRPO"], rows)
+        rows.append([f"`{arm}`", str(len(of)), *texts, *slower])
+    heads = ["arm", "seeds", *(o[0] for o in outcomes), "processor time / GRPO", "wall clock / GRPO"]
+    yield from table(heads, rows)
     if late:
         yield f"Runs that never got half-way, and count with all their rollouts there: {late}.\n"
+
+
+def _times(arm: Mapping[int, Run], grpo: Mapping[int, Run], key: str) -> str:
+    """The geometric mean over seeds of the ratio of a time; what was stored without it is passed over."""
+    ratios = [np.log(arm[seed][key] / grpo[seed][key]) for seed in arm if seed in grpo and key in arm[seed]]
+    return f"{np.exp(np.mean(ratios)):.2f}" if ratios else ""
 
 
 def _factor(cells: Cells, factor: str) -> Iterator[str]:

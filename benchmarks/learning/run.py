@@ -16,7 +16,7 @@ import subprocess
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,23 +111,22 @@ def run_share(options: argparse.Namespace) -> int:
     return failed
 
 
-def make_starts(options: argparse.Namespace, runs: Sequence[tuple[Cell, int]]) -> None:
-    """Before the jobs start, so that no two make the same.
+def make_starts(folder: Path, results: Path, wanted: Iterable[tuple[str, int]]) -> None:
+    """The starts of some regimes and seeds, before the jobs start, so that no two make the same.
 
     Raises:
         SystemExit: where stored runs of the same regime and seed began from another model. Processors round
             differently, so a start made on another machine is another start, and its runs are no pairs of these.
     """
     torch.set_num_threads(1)
-    folder = options.work / "starts"
     folder.mkdir(parents=True, exist_ok=True)
-    stored = starts_of(read_runs(options.results))
-    for regime, seed in sorted({(cell.regime, seed) for cell, seed in runs}):
+    stored = starts_of(read_runs(results))
+    for regime, seed in sorted(set(wanted)):
         here = right_at_start(REGIMES[regime], seed, folder)
         if stored.get((regime, seed), here) != here:
             raise SystemExit(
                 f"The start of regime {regime}, seed {seed}, in {folder} is not the one that the stored runs in "
-                f"{options.results} began from, which another processor made: the runs would be no pairs. Go on where "
+                f"{results} began from, which another processor made: the runs would be no pairs. Go on where "
                 f"they were made (or with the starts from there), or remove {regime}-*/seed{seed}.json to make all "
                 "of this seed again."
             )
@@ -148,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     failed = 0
     if not options.report_only and runs:
-        make_starts(options, runs)
+        make_starts(options.work / "starts", options.results, [(cell.regime, seed) for cell, seed in runs])
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         given = list(sys.argv[1:] if arguments is None else arguments)
         command = [sys.executable, __file__, *given, "--jobs", str(options.jobs)]

@@ -121,6 +121,7 @@ def group_sums(run: Run) -> dict[str, float]:
         "rollouts with signal": float(columns["rollouts_in_mixed"].sum() / columns["rollouts"].sum()),
         "effective rollouts": float(run["effective_rollouts"]),
         "gradient norm": float(np.mean(run["grad_norm"])),
+        "prompts a step": float(columns["prompts"].sum() / run["steps"]),
     }
 
 

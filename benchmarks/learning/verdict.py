@@ -35,6 +35,7 @@ def verdict(cells: Cells) -> Iterator[str]:
         yield f"Again, with seeds on which nothing was chosen (all of it; Holm's correction for these {len(again)}):\n"
         yield from [text for text, _ in again]
         yield ""
+        yield from _pooled(cells, [regime for regime, factor in due if factor == CONFIRM])
 
 
 def _corrected(
@@ -52,6 +53,19 @@ def _corrected(
         (f"- {name} {100 * one.mean:+.1f} (p {one.p:.4f}, after Holm {p:.3f})", one)
         for (name, one), p in zip(found, corrected, strict=True)
     ]
+
+
+def _pooled(cells: Cells, regimes: Sequence[str]) -> Iterator[str]:
+    """The arms that were run again, over all their seeds."""
+    yield "Over both, the seeds on which they were chosen and those on which nothing was, uncorrected:\n"
+    for regime in regimes:
+        for arm in planned_arms(regime, CONFIRM):
+            of, grpo = (
+                {**cells.get((regime, name, ""), {}), **cells.get((regime, name, CONFIRM), {})} for name in (arm, GRPO)
+            )
+            one = compare(of, grpo, final, 1)
+            yield f"- `{arm}` in {regime}: final pass@1 {cell_text(one, 100, finished=False)} ({one.seeds} seeds)"
+    yield ""
 
 
 def fallen(cells: Cells) -> Iterator[str]:
