@@ -157,8 +157,8 @@ class AdaRollOptions:
         default=2.0,
         metadata={
             "help": "Only for utility='progress' and prompt_weighting='progress': the noise of one rollout against "
-            "the spread between prompts. Our benchmark's starts had 0.4 to 4.1, most of them; 8 and a measured one "
-            "learnt less than 2."
+            "the spread between prompts. Our benchmark's starts had 0.6 to 4.1, and more where success is sparse; 8 "
+            "and a measured one learnt less than 2."
         },
     )
     kappa_every: int | None = field(
