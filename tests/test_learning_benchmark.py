@@ -178,10 +178,12 @@ def test_a_verdict_is_given_for_complete_tables_and_against_the_right_grpo(bench
     base = [("H", "grpo", ""), ("H", "good", ""), ("H", "fell", "")]
     changed = [("H", "grpo", "G4"), ("H", "good", "G4"), ("H", "good", "min1")]
     monkeypatch.setattr(bench.planned, "_PLANNED", dict.fromkeys([*base, *changed]))
-    monkeypatch.setattr(bench.planned, "seeds_of", lambda factor: (0, 1, 2, 3))
+    monkeypatch.setattr(
+        bench.planned, "seeds_of", lambda factor: (8, 9, 10, 11) if factor == "confirm" else (0, 1, 2, 3)
+    )
 
-    def runs(*last):  # of 16 samples of each of 10 problems; every start has 1 in 16
-        return {seed: fake_run({"0": "1" * 10, "4": digit * 10}, seed) for seed, digit in enumerate(last)}
+    def runs(*last, first=0):  # of 16 samples of each of 10 problems; every start has 1 in 16
+        return {seed: fake_run({"0": "1" * 10, "4": digit * 10}, seed) for seed, digit in enumerate(last, first)}
 
     cells = {
         ("H", "grpo", ""): runs(*"4455"),
@@ -199,9 +201,12 @@ def test_a_verdict_is_given_for_complete_tables_and_against_the_right_grpo(bench
     assert "`fell`" not in text
     again = [("H", "grpo", "confirm"), ("H", "good", "confirm")]
     monkeypatch.setattr(bench.planned, "_PLANNED", dict.fromkeys([*base, *changed, *again]))
-    both = cells | {again[0]: runs(*"4444"), again[1]: runs(*"4543")}
+    both = cells | {again[0]: runs(*"4444", first=8), again[1]: runs(*"4543", first=8)}
     last = "\n".join(bench.verdict.verdict(both)).split("nothing was chosen (all of it")[1]
-    assert last.count("\n- ") == 1
+    alone, pooled = last.split("Over both")
+    assert alone.count("\n- ") == 1
+    assert "`good` in H: final pass@1 +7.0 ± " in pooled  # the mean of 2, 3, 2, 2, 0, 1, 0, -1 in 16
+    assert "(8 seeds)" in pooled
     assert "`good` in H (confirm): final pass@1 +0.0 (p 1.0000, after Holm 1.000)" in last  # a family of its own
     assert f"after Holm {6 * p:.3f}" in "\n".join(bench.verdict.verdict(both))
     cells["H", "good", "G4"] = runs(*"3434")

@@ -58,10 +58,12 @@ def weights(cells: Cells) -> Iterator[str]:
         rows = []
         for arm in arms_of(cells, regime):
             own = {seed: weight_by_level(run) for seed, run in cells[regime, arm, ""].items() if seed in grpo}
-            ratios = [[found[length] / grpo[seed][length] for length in lengths] for seed, found in own.items()]
-            rows.append(
-                [f"{regime} `{arm}`", *(f"{ratio:.2f}" for ratio in np.mean(ratios, axis=0))] if ratios else [arm]
-            )
+            row = [f"{regime} `{arm}`"]
+            for length in lengths:  # one that no prompt of a short trial had is left out
+                pairs = [(found.get(length), grpo[seed].get(length)) for seed, found in own.items()]
+                ratios = [ours / theirs for ours, theirs in pairs if ours is not None and theirs]
+                row.append(f"{np.mean(ratios):.2f}" if ratios else "")
+            rows.append(row)
         if rows:
             yield from table(["arm", *(f"{length} digits" for length in lengths)], rows)
 
