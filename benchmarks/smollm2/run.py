@@ -50,7 +50,7 @@ class Pair(NamedTuple):
 
 PAIRS = {
     "fresh": Pair("adaroll", [], "smollm2_arithmetic", (0, 1), 2),
-    "repeated": Pair("progress_carry", ["--dataset_name", "96:0"], "smollm2_repeated", (0, 1, 2), 5),
+    "repeated": Pair("progress_carry", ["--dataset_name", "96:0"], "smollm2_repeated", (0, 1, 2, 3), 5),
 }
 
 
@@ -61,7 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--recipes", type=Path, default=RECIPES, help="folder with a pair's YAML files")
     parser.add_argument("--results", type=Path, help="folder of the JSON files; the report is beside")
     parser.add_argument("--work", type=Path, help="for checkpoints")
-    parser.add_argument("--seeds", type=int, nargs="+", help="default: 0 1, and 0 1 2 with repeated prompts")
+    parser.add_argument("--seeds", type=int, nargs="+", help="default: 0 1, and 0 1 2 3 with repeated prompts")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--eval-problems", type=int, default=200)
     parser.add_argument("--eval-samples", type=int, default=4)
