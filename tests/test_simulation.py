@@ -80,15 +80,22 @@ def test_every_stream_spends_its_budget_on_the_outcomes_of_rounds(name):
 
 @pytest.mark.parametrize("carried", [0, 2])
 @pytest.mark.parametrize(
-    ("counts", "message"),
-    [([0, 8, 8, 8], "between 1 and the 16"), ([0, 6, 5, 5], "min_rollouts=2"), ([2, 2, 3, 9], "max_rollouts=8")],
-    ids=["budget", "min", "max"],
+    ("plan", "message"),
+    [
+        ([[0, 8, 8, 8]], "between 1 and the 16"),
+        ([[0, 6, 5, 5]], "min_rollouts=2"),
+        ([[2, 2, 3, 9]], "max_rollouts=8"),
+        ([[8, 4, 0, 0], [0, 0, 4, 0]], "min_rollouts=2"),
+        ([[6, 2, 2, 2], [4, 0, 0, 0]], "max_rollouts=8"),
+        ([[4, 2, 2, 2], [2, 2, 0, 0]], "must spend all 6"),
+    ],
+    ids=["budget", "min", "max", "min-over-rounds", "max-over-rounds", "rest"],
 )
-def test_what_the_trainer_would_refuse_is_refused(counts, message, carried):
+def test_what_the_trainer_would_refuse_is_refused(plan, message, carried):
     """So that no row of a comparison has another budget, or other bounds, than the rest."""
     options = {"num_batches": 2, "min_rollouts": 2, "max_rollouts": 8, "carried": carried}
     with pytest.raises(ValueError, match=f"allocator 'fixed' returned counts .* {message}"):
-        simulate(FixedCounts([counts]), 4, 16, 1, **options)
+        simulate(FixedCounts(plan), 4, 16, 1, **options)
 
 
 def test_uniform_is_its_own_control():
