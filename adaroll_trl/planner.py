@@ -16,10 +16,11 @@ import numpy as np
 
 from .allocators import AllocationState, Allocator, RolloutStream, make_allocator
 from .allocators.adaroll import AdaRollAllocator
+from .allocators.contract import check_counts, check_rounds, name_of
 from .allocators.planned import PlannedStreams
 from .allocators.uniform import UniformAllocator
 from .batch import GenerationBatch
-from .checks import check_counts, check_max_rollouts, nothing_to_decide
+from .checks import check_max_rollouts, nothing_to_decide
 from .config import AdaRollOptions, load_by_path, naming_allocator_kwargs
 from .solver import lagrangian_bound
 from .streaming.loop import Ledger
@@ -105,7 +106,7 @@ class RolloutPlanner:
             return 1
         budget = num_prompts * self.num_generations
         rounds = self.allocator.num_rounds(num_prompts, budget, self.rounds, self.min_rollouts)
-        return max(1, min(rounds, budget // self.world_size))
+        return max(1, min(check_rounds(rounds, name_of(self.allocator)), budget // self.world_size))
 
     def has_stopping_plan(self, num_prompts: int) -> bool:
         """Whether each prompt's rollouts are decided before the first reward, or from its own outcomes alone."""
@@ -131,8 +132,7 @@ class RolloutPlanner:
         estimates = {} if batch.rounds else self._estimates(batch, state)
         counts = self.allocator.allocate(state, batch.left, batch.rounds_left)
         seconds = time.perf_counter() - start
-        name = getattr(self.allocator, "name", type(self.allocator).__name__)
-        counts = check_counts(counts, state, batch.left, batch.rounds_left, name)
+        counts = check_counts(counts, state, batch.left, batch.rounds_left, name_of(self.allocator))
         return Decision(counts, seconds, estimates)
 
     def start_streams(
@@ -153,7 +153,7 @@ class RolloutPlanner:
         self, batch: GenerationBatch, part: range, in_flight: int, stream: RolloutStream | None = None
     ) -> Ledger:
         """Who decides for one part of a batch, checked."""
-        name = getattr(self.allocator, "name", type(self.allocator).__name__)
+        name = name_of(self.allocator)
         stream = stream or self._stream(batch, part, in_flight)
         return Ledger(stream, name, self._state(batch, part), part.start)
 

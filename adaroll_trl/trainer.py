@@ -29,6 +29,7 @@ from trl import GRPOTrainer
 from .advantages import group_advantages, group_masses, unscaled, weighted_rewards
 from .agreement import check_agreement
 from .allocators import Allocator
+from .allocators.contract import name_of
 from .batch import GenerationBatch, OwnRollouts, Round, tally
 from .beliefs import Beliefs, prompt_key
 from .calibration import Calibration
@@ -162,7 +163,7 @@ class AdaRollMixin(StreamingMixin, ResumingMixin, _Base):
 
     def _check_allocator(self) -> None:
         prompts = self.args.generation_batch_size // self.num_generations
-        name = getattr(self.allocator, "name", type(self.allocator).__name__)
+        name = name_of(self.allocator)
         if self.adaroll.stream_rollouts:
             check_streaming(self, self.allocator, prompts)
         if self.adaroll.prompt_weighting == "unbiased":

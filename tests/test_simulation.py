@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from adaroll_trl.allocators import streaming_allocators
+from adaroll_trl.allocators import Allocator, streaming_allocators
 from adaroll_trl.allocators.adaroll import AdaRollAllocator
 from adaroll_trl.simulation import gain_share, simulate
 from adaroll_trl.solver import solve_joint
@@ -96,6 +96,30 @@ def test_what_the_trainer_would_refuse_is_refused(plan, message, carried):
     options = {"num_batches": 2, "min_rollouts": 2, "max_rollouts": 8, "carried": carried}
     with pytest.raises(ValueError, match=f"allocator 'fixed' returned counts .* {message}"):
         simulate(FixedCounts(plan), 4, 16, 1, **options)
+
+
+class Nameless(Allocator):
+    """Counts as a list, and the arrays that it was given changed."""
+
+    wanted = 2
+
+    def num_rounds(self, num_prompts, budget, rounds, min_rollouts):
+        return self.wanted
+
+    def allocate(self, state, rollouts_left, rounds_left):
+        state.rollouts += 5
+        state.successes += 5
+        return [rollouts_left // rounds_left // state.num_prompts] * state.num_prompts
+
+
+def test_an_allocator_needs_no_name_and_cannot_change_what_was_played():
+    allocator = Nameless()
+    result = simulate(allocator, 4, 16, 1, num_batches=3, max_rollouts=8)
+    assert (result.rollouts == 4).all()
+    assert (result.successes <= 4).all()
+    allocator.wanted = 1.5
+    with pytest.raises(ValueError, match=r"allocator 'Nameless' returned num_rounds 1.5: an integer was expected"):
+        simulate(allocator, 4, 16, 1, num_batches=3)
 
 
 def test_uniform_is_its_own_control():

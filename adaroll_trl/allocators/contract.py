@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .base import AllocationState
+
+
+def name_of(allocator: Any) -> str:
+    """For messages and the log: a class of the user's own need not have a name."""
+    return str(getattr(allocator, "name", type(allocator).__name__))
+
+
+def check_rounds(rounds: Any, allocator: str) -> int:
+    """The rounds that an allocator wants; what is below 1 counts as 1.
+
+    Raises:
+        ValueError: if it is no whole number.
+    """
+    if not isinstance(rounds, numbers.Integral) or isinstance(rounds, bool):
+        raise ValueError(f"allocator {allocator!r} returned num_rounds {rounds!r}: an integer was expected.")
+    return max(1, int(rounds))
 
 
 def check_counts(

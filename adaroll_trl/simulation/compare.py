@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..allocators import ALLOCATOR_NAMES, Allocator
+from ..allocators.contract import name_of
 from ..utilities import Utility, UtilityFunction, as_utility
 from .bound import difficulty_bound
 from .difficulty import Difficulty
@@ -187,7 +188,7 @@ def compare(
     sequential = _row(SEQUENTIAL, setting, best, gain_share(best, best))
     rows = []
     for allocator in allocators:
-        name = allocator if isinstance(allocator, str) else getattr(allocator, "name", type(allocator).__name__)
+        name = allocator if isinstance(allocator, str) else name_of(allocator)
         if on_row is not None:
             on_row(name)
         if allocator == "uniform":

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..allocators import ALLOCATOR_NAMES, AllocationState, Allocator
-from ..allocators.contract import check_counts
+from ..allocators.contract import check_counts, check_rounds, name_of
 from .batches import Batches, Played
 
 
@@ -52,11 +52,11 @@ def play_batch(
             max_rollouts=batches.maximum,
         )
 
-    planned = max(1, min(decisions.num_rounds(prompts, budget, batches.rounds, batches.minimum), budget))
+    name = name_of(decisions)
+    planned = min(check_rounds(decisions.num_rounds(prompts, budget, batches.rounds, batches.minimum), name), budget)
     left = budget
     for rounds_left in range(planned, 0, -1):
-        known = state()
-        counts = check_counts(decisions.allocate(known, left, rounds_left), known, left, rounds_left, decisions.name)
+        counts = check_counts(decisions.allocate(state(), left, rounds_left), state(), left, rounds_left, name)
         spent = spent + counts
         left -= int(counts.sum())
         first = spent if rounds_left == planned else first
@@ -68,8 +68,6 @@ def play_batch(
 
 class Decisions(Protocol):
     """Of an `Allocator`, what play asks."""
-
-    name: str
 
     def num_rounds(self, num_prompts: int, budget: int, rounds: int, min_rollouts: int) -> int: ...
 
@@ -87,7 +85,7 @@ class _Decisions:
     def __init__(self, allocator: Allocator) -> None:
         self.allocator = allocator
         self.ours = type(allocator).__module__.startswith("adaroll_trl.") and allocator.name in ALLOCATOR_NAMES
-        self.name = allocator.name
+        self.name = name_of(allocator)
         self.made: dict[bytes, NDArray[np.int64]] = {}
         self.num_rounds, self.observe = allocator.num_rounds, allocator.observe
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..allocators import allocator_class
 from ..allocators.adaroll import AdaRollAllocator
+from ..allocators.contract import name_of
 from ..allocators.joint import AdaRollJointAllocator
 from ..allocators.uniform import UniformAllocator
 from ..allocators.vip import VIPAllocator
@@ -131,7 +132,7 @@ def plan_allocation(
     simulated = _play(planner, num_prompts, budget, rounds, prior)
     uniform = uniform_signal(num_generations, prior)
     return AllocationPlan(
-        allocator=getattr(planner.allocator, "name", type(planner.allocator).__name__),
+        allocator=name_of(planner.allocator),
         utility=options.utility,
         rounds=rounds,
         rounds_given=options.rounds,
